@@ -1,0 +1,132 @@
+"""What the numerical core asks of a backend: the seam between the algorithm and the device.
+
+The core is written against the array API standard and reaches it as ``backend.xp``. A backend adds
+only what the standard lacks: sparse matrices, an eigensolver, top-k, the fused steps of conjugate
+gradients, streams and memory. If ``xp`` can express it, it does not belong here.
+"""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array: TypeAlias = Any
+"""An array of the backend's namespace ``xp``, on the backend's device."""
+
+HostArray: TypeAlias = NDArray[Any]
+"""A NumPy array."""
+
+
+class SparseMatrix(Protocol):
+    """A matrix in compressed sparse rows, with its arrays on the backend's device."""
+
+    @property
+    def data(self) -> Array: ...
+    @property
+    def indices(self) -> Array: ...
+    @property
+    def indptr(self) -> Array: ...
+    @property
+    def shape(self) -> tuple[int, int]: ...
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TopK:
+    """The best entries of each row: ``scores`` and ``ids``, of shape (m, k), best first."""
+
+    scores: Array
+    ids: Array
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Eigenpairs:
+    """Eigenvalues (k,) in descending order and their eigenvectors (n, k)."""
+
+    values: Array
+    vectors: Array
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Product:
+    """``A P`` of shape (n, m), and the column dots of ``P`` with it, float64 of shape (m,)."""
+
+    values: Array
+    curvature: Array
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Update:
+    """Solution and residual after one step, and the residual's squared column norms in float64."""
+
+    solution: Array
+    residual: Array
+    squared_norm: Array
+
+
+class Backend(Protocol):
+    """One device and the operations on it that the array API does not name."""
+
+    @property
+    def name(self) -> str:
+        """``"numpy"`` or ``"cupy:0"``: what the user writes to get this backend."""
+
+    @property
+    def xp(self) -> Any:
+        """The array API namespace."""
+
+    @property
+    def device(self) -> Any:
+        """The device, as ``xp`` functions take it in ``device=``."""
+
+    def asarray(self, values: Any, dtype: str | None = None) -> Array:
+        """Bring host values, or arrays of this device, onto this device: the door in.
+
+        Raises ``DeviceMismatchError`` for arrays that live on another device than the host.
+        """
+
+    def to_numpy(self, values: Array) -> HostArray:
+        """Bring an array to the host: the door out."""
+
+    def csr(
+        self, data: Array, indices: Array, indptr: Array, shape: tuple[int, int]
+    ) -> SparseMatrix:
+        """Make a sparse matrix of the backend from its three arrays, without copying them."""
+
+    def spmm(self, matrix: SparseMatrix, dense: Array) -> Array:
+        """Multiply a sparse (n, p) matrix with a dense row-major (p, m) one."""
+
+    def eigsh(self, matrix: SparseMatrix, k: int, start: HostArray) -> Eigenpairs:
+        """Largest ``k`` eigenpairs by Lanczos; may miss copies of a repeated eigenvalue."""
+
+    def connected_components(self, matrix: SparseMatrix) -> NDArray[np.int32]:
+        """Component label of every node of a symmetric matrix, on the host."""
+
+    def top_k(self, scores: Array, k: int) -> TopK:
+        """The ``k`` largest entries of each row of (m, n), best first, ties to the lower index."""
+
+    def laplacian_step(self, matrix: SparseMatrix, direction: Array, alpha: float) -> Product:
+        """``(I - alpha W) P`` for the columns of a direction (n, m), with its column dots."""
+
+    def cg_update(
+        self, solution: Array, residual: Array, direction: Array, product: Array, step: Array
+    ) -> Update:
+        """Move each column by its ``step`` (m,). The first two arrays may be overwritten."""
+
+    def cg_direction(self, residual: Array, direction: Array, ratio: Array) -> Array:
+        """``R + P * ratio``, the next search direction. ``direction`` may be overwritten."""
+
+    def synchronize(self) -> None:
+        """Wait until everything asked for so far is done."""
+
+    def free_memory(self) -> None:
+        """Give cached memory back to the device."""
+
+    def available_bytes(self) -> int:
+        """Bytes that can still be allocated here."""
+
+    def annotate(self, label: str) -> AbstractContextManager[None]:
+        """Mark a stage for a profiler (an NVTX range on CUDA, nothing elsewhere)."""

@@ -1,0 +1,197 @@
+"""Nearest neighbors by cosine similarity: exactly, in tiles on the backend, or through FAISS."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from hybrid_gpu.backends import Array, Backend, select_backend
+from hybrid_gpu.validation import check_count, check_dtype, check_vectors, dtype_name, item_bytes
+
+Progress: TypeAlias = Callable[[str, int, int], None]
+"""Called as ``progress(stage, done, total)`` from time to time during long work."""
+
+# An inverted-file index that probes one list, FAISS's default, misses most reciprocal edges.
+_FAISS_PROBES = 32
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Neighbors:
+    """The k most similar items of each query, best first.
+
+    Attributes
+    ----------
+    ids : int64 array of shape (m, k)
+        Items; -1 where there was nothing to find.
+    similarities : float array of shape (m, k)
+        Cosine similarities; 0 beside an id of -1.
+    """
+
+    ids: Array
+    similarities: Array
+
+    def __repr__(self) -> str:
+        m, k = self.ids.shape
+        return f"Neighbors({m} lists of {k})"
+
+
+def nearest_neighbors(
+    descriptors: Any,
+    queries: Any = None,
+    *,
+    k: int,
+    knn: str = "auto",
+    dtype: str = "float32",
+    progress: Progress | None = None,
+    backend: str | Backend = "auto",
+) -> Neighbors:
+    """The ``k`` most similar items of every query.
+
+    Parameters
+    ----------
+    descriptors : float array of shape (n, d)
+        The database; rows are scaled to unit length here, so that products are cosines.
+    queries : float array of shape (m, d), optional
+        Without them, the items themselves are the queries and no item is its own neighbor.
+    k
+        Neighbors per query.
+    knn
+        ``"exact"``: matrix products and top-k on the backend, ties to the lower id. ``"faiss"``:
+        FAISS's exhaustive index. Any other string is a FAISS factory string such as
+        ``"IVF4096,Flat"``, for approximate neighbors of large databases. ``"auto"``: FAISS if it is
+        installed and there are at least 20,000 items, else exact.
+
+    Raises
+    ------
+    ValueError
+        For wrong shapes, NaN, or a ``k`` that the database cannot give.
+    """
+    device = select_backend(backend, like=descriptors)
+    dtype = check_dtype(dtype)
+    units = unit_rows(check_vectors(descriptors, "descriptors", dtype=dtype, backend=device), device)
+    n = units.shape[0]
+    if queries is None:
+        k = check_count(k, "k", high=n - 1)
+        return _search(units, None, k, knn=knn, progress=progress, backend=device)
+    k = check_count(k, "k", high=n)
+    vectors = check_vectors(queries, "queries", dtype=dtype, backend=device)
+    if vectors.shape[1] != units.shape[1]:
+        raise ValueError(
+            f"queries must have the database's {units.shape[1]} dimensions; got {vectors.shape[1]}."
+        )
+    query_units = unit_rows(vectors, device)
+    return _search(units, query_units, k, knn=knn, progress=progress, backend=device)
+
+
+def unit_rows(vectors: Array, backend: Backend) -> Array:
+    """The rows at unit length; a zero row stays zero."""
+    xp = backend.xp
+    # The largest entry is taken out first: its square could overflow or vanish in float32.
+    largest = xp.max(xp.abs(vectors), axis=1, keepdims=True)
+    scaled = vectors / xp.where(largest > 0, largest, xp.ones_like(largest))
+    lengths = xp.sqrt(xp.sum(scaled * scaled, axis=1, keepdims=True))
+    return scaled / xp.where(lengths > 0, lengths, xp.ones_like(lengths))
+
+
+def _search(
+    units: Array,
+    queries: Array | None,
+    k: int,
+    *,
+    knn: str,
+    progress: Progress | None,
+    backend: Backend,
+) -> Neighbors:
+    if knn == "auto":
+        large = units.shape[0] >= 20_000
+        knn = "faiss" if large and importlib.util.find_spec("faiss") else "exact"
+    if knn == "exact":
+        return _exact(units, queries, k, progress=progress, backend=backend)
+    factory = "Flat" if knn == "faiss" else knn
+    return _through_faiss(units, queries, k, factory=factory, progress=progress, backend=backend)
+
+
+def _exact(
+    units: Array, queries: Array | None, k: int, *, progress: Progress | None, backend: Backend
+) -> Neighbors:
+    xp = backend.xp
+    n = units.shape[0]
+    wanted = units if queries is None else queries
+    m = wanted.shape[0]
+    item_ids = xp.arange(n, dtype=xp.int64, device=backend.device)
+    # Similarities, the copy that top-k works on, and the mask of the item itself.
+    tile = max(1, min(1024, m, backend.available_bytes() // (4 * n * item_bytes(units))))
+    ids, similarities = [], []
+    for start in range(0, m, tile):
+        if progress:
+            progress("neighbors", start, m)
+        stop = min(start + tile, m)
+        products = xp.matmul(wanted[start:stop, :], units.T)
+        if queries is None:
+            itself = item_ids[None, :] == item_ids[start:stop, None]
+            products = xp.where(itself, xp.asarray(-xp.inf, dtype=products.dtype), products)
+        best = backend.top_k(products, k)
+        ids.append(best.ids)
+        similarities.append(best.scores)
+    if progress:
+        progress("neighbors", m, m)
+    return Neighbors(ids=xp.concat(ids), similarities=xp.concat(similarities))
+
+
+def _through_faiss(
+    units: Array,
+    queries: Array | None,
+    k: int,
+    *,
+    factory: str,
+    progress: Progress | None,
+    backend: Backend,
+) -> Neighbors:
+    try:
+        import faiss
+    except ImportError as missing:
+        raise ImportError(
+            f"knn={factory!r} needs FAISS: pip install faiss-cpu (or use knn='exact')."
+        ) from missing
+    items = np.ascontiguousarray(backend.to_numpy(units), dtype=np.float32)
+    wanted = items
+    if queries is not None:
+        wanted = np.ascontiguousarray(backend.to_numpy(queries), dtype=np.float32)
+    try:
+        index = faiss.index_factory(items.shape[1], factory, faiss.METRIC_INNER_PRODUCT)
+    except RuntimeError as fault:
+        raise ValueError(
+            f"knn must be 'auto', 'exact', 'faiss' or a FAISS factory string; got {factory!r}."
+        ) from fault
+    index.train(items)
+    index.add(items)
+    if "IVF" in factory:
+        inverted = faiss.extract_index_ivf(index)
+        inverted.nprobe = min(_FAISS_PROBES, inverted.nlist)
+    m = wanted.shape[0]
+    # One more than asked for, because an item finds itself.
+    extra = k + 1 if queries is None else k
+    ids = np.empty((m, extra), np.int64)
+    similarities = np.empty((m, extra), np.float32)
+    for start in range(0, m, 16_384):
+        if progress:
+            progress("neighbors", start, m)
+        stop = min(start + 16_384, m)
+        similarities[start:stop], ids[start:stop] = index.search(wanted[start:stop], extra)
+    if progress:
+        progress("neighbors", m, m)
+    if queries is None:
+        # Itself goes last and is cut off; among many equal items it may not have found itself.
+        itself = ids == np.arange(m)[:, None]
+        order = np.argsort(itself, axis=1, kind="stable")[:, :k]
+        ids = np.take_along_axis(ids, order, axis=1)
+        similarities = np.take_along_axis(similarities, order, axis=1)
+    similarities[ids < 0] = 0
+    return Neighbors(
+        ids=backend.asarray(ids),
+        similarities=backend.asarray(similarities, dtype_name(units.dtype)),
+    )

@@ -1,0 +1,129 @@
+"""From scores to rankings: the best items of each query, and an answer for every item."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from hybrid_gpu.backends import Array, Backend, select_backend
+from hybrid_gpu.backends.protocol import TopK
+from hybrid_gpu.validation import check_count
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Report:
+    """How a ranking came about.
+
+    Attributes
+    ----------
+    method : str
+        The method that ran; never ``"auto"``.
+    steps : int
+        The most solver steps that a batch took.
+    residuals : float64 array of shape (m,), or None
+        Relative residual of each query's linear system; None for methods that solve none.
+    seconds : mapping of str to float
+        Time of each stage: ``observe``, ``solve``, ``rank``.
+    backend : str
+        Where it ran.
+    batch : int
+        Queries that were solved side by side.
+    """
+
+    method: str
+    steps: int
+    residuals: Array | None
+    seconds: Mapping[str, float]
+    backend: str
+    batch: int
+
+    def __repr__(self) -> str:
+        total = sum(self.seconds.values())
+        return f"Report({self.method}, {self.steps} steps, {total:.3f} s on {self.backend})"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Ranking:
+    """The best items of m queries, best first.
+
+    Attributes
+    ----------
+    ids : int64 array of shape (m, k)
+        Database items; ties go to the more similar item, then to the lower id.
+    scores : float array of shape (m, k)
+        Their scores; 0 for items that diffusion did not reach.
+    report : Report
+    """
+
+    ids: Array
+    scores: Array
+    report: Report
+
+    def __repr__(self) -> str:
+        m, k = self.ids.shape
+        return f"Ranking({m} queries, top {k}, {self.report.method})"
+
+
+def top_items(
+    scores: Array,
+    *,
+    k: int,
+    similarities: Callable[[], Array] | None = None,
+    backend: str | Backend = "auto",
+) -> TopK:
+    """The ``k`` best items of each column of scores.
+
+    Parameters
+    ----------
+    scores : float array of shape (n, m)
+        One column per query.
+    similarities : callable that returns a float array of shape (m, n), optional
+        Asked for only if a query wants more items than diffusion reached: items that tie at a
+        score of exactly 0 come in the order of their similarity, instead of that of their ids.
+
+    Returns
+    -------
+    TopK
+        ``ids`` and ``scores`` of shape (m, k).
+    """
+    device = select_backend(backend, like=scores)
+    xp = device.xp
+    k = check_count(k, "k", high=scores.shape[0])
+    rows = scores.T
+    best = device.top_k(rows, k)
+    if similarities is None:
+        return best
+    short = best.scores[:, -1] <= 0
+    if not bool(xp.any(short)):
+        return best
+    (fine,), (wanting,) = xp.nonzero(~short), xp.nonzero(short)
+    filled = _fill(
+        xp.take(rows, wanting, axis=0),
+        xp.take(similarities(), wanting, axis=0),
+        xp.take(best.ids, wanting, axis=0),
+        xp.take(best.scores, wanting, axis=0),
+        device,
+    )
+    back = xp.argsort(xp.concat([fine, wanting]))
+    ids = xp.concat([xp.take(best.ids, fine, axis=0), filled.ids])
+    values = xp.concat([xp.take(best.scores, fine, axis=0), filled.scores])
+    return TopK(scores=xp.take(values, back, axis=0), ids=xp.take(ids, back, axis=0))
+
+
+def _fill(
+    rows: Array, similarities: Array, best_ids: Array, best_scores: Array, backend: Backend
+) -> TopK:
+    """Positive scores as they are, then the zeros by similarity, then the negative ones."""
+    xp = backend.xp
+    k = best_ids.shape[1]
+    peak = xp.max(xp.abs(rows), axis=1, keepdims=True)
+    peak = xp.where(peak > 0, peak, xp.ones_like(peak))
+    # Similarities are at least -1, so 2 + similarity lies above every scaled negative score.
+    key = xp.where(rows == 0, 2 + similarities, rows / peak)
+    key = xp.where(rows > 0, xp.asarray(-xp.inf, dtype=key.dtype, device=backend.device), key)
+    rest = backend.top_k(key, k)
+    reached = xp.sum(xp.astype(best_scores > 0, xp.int64), axis=1, keepdims=True)
+    place = xp.arange(k, dtype=xp.int64, device=backend.device)[None, :] - reached
+    fallback = xp.take_along_axis(rest.ids, xp.where(place < 0, xp.zeros_like(place), place), axis=1)
+    ids = xp.where(place < 0, best_ids, fallback)
+    return TopK(scores=xp.take_along_axis(rows, ids, axis=1), ids=ids)

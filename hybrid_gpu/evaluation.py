@@ -47,8 +47,9 @@ def mean_average_precision(
             f"{wanted.shape}."
         )
     if ranking.max() >= classes.size:
-        raise ValueError(f"ids must lie below {classes.size}, the number of labels; got "
-                         f"{ranking.max()}.")
+        raise ValueError(
+            f"ids must lie below {classes.size}, the number of labels; got {ranking.max()}."
+        )
     skipped = None if ignore is None else np.asarray(host_view(ignore))
     if skipped is not None and skipped.shape != wanted.shape:
         raise ValueError(f"ignore must be ({len(ranking)},); got {skipped.shape}.")

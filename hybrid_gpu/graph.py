@@ -101,7 +101,7 @@ def reciprocal_graph(
     ids = xp.reshape(xp.take_along_axis(ids, order, axis=1), (-1,))
     similarities = xp.reshape(xp.take_along_axis(similarities, order, axis=1), (-1,))
     rows = xp.repeat(items, k)
-    repeated = xp.concat([_falses(1, device), (ids[1:] == ids[:-1]) & (rows[1:] == rows[:-1])])
+    repeated = _same_as_before(rows * (n + 1) + ids, device)
     kept = (ids >= 0) & (ids != rows) & (similarities > 0) & ~repeated
     rows, ids = rows[kept], ids[kept]
     similarities = xp.astype(similarities[kept], xp.float64)
@@ -110,10 +110,10 @@ def reciprocal_graph(
     names = xp.minimum(rows, ids) * n + xp.maximum(rows, ids)
     by_name = xp.argsort(names, stable=True)
     names, similarities = xp.take(names, by_name), xp.take(similarities, by_name)
-    mutual = xp.concat([names[1:] == names[:-1], _falses(min(1, names.shape[0]), device)])
-    second = xp.concat([_falses(min(1, names.shape[0]), device), mutual[:-1]])
-    weights = ((similarities[mutual] + similarities[second]) / 2) ** gamma
-    low, high = names[mutual] // n, names[mutual] % n
+    second = _same_as_before(names, device)
+    first = xp.flip(_same_as_before(xp.flip(names), device))
+    weights = ((similarities[first] + similarities[second]) / 2) ** gamma
+    low, high = names[first] // n, names[first] % n
     return _graph_of_edges(
         xp.concat([low, high]),
         xp.concat([high, low]),
@@ -295,5 +295,8 @@ def _graph_of_edges(
     )
 
 
-def _falses(count: int, backend: Backend) -> Array:
-    return backend.xp.zeros((count,), dtype=backend.xp.bool, device=backend.device)
+def _same_as_before(values: Array, backend: Backend) -> Array:
+    """Whether each entry of a (count,) array of integers >= -1 equals the one before it."""
+    xp = backend.xp
+    before = xp.asarray([-2], dtype=values.dtype, device=backend.device)
+    return xp.concat([before, values])[:-1] == values

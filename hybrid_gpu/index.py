@@ -305,9 +305,7 @@ class DiffusionIndex:
         def first_stage(rows: slice) -> _FirstStage:
             part = items[rows]
             itself = part[:, None]
-            ones = xp.ones(
-                itself.shape, dtype=getattr(xp, self.dtype), device=self.backend.device
-            )
+            ones = xp.ones(itself.shape, dtype=getattr(xp, self.dtype), device=self.backend.device)
             queries = None if vectors is None else xp.take(vectors, part, axis=0)
             products = _once(lambda: xp.matmul(queries, vectors.T))  # type: ignore[union-attr]
             if vectors is None:
@@ -396,9 +394,7 @@ class DiffusionIndex:
             with self._stage("observe", seconds):
                 found = first_stage(slice(start, min(start + width, count)))
             with self._stage("solve", seconds):
-                solution = chosen.score(
-                    self._batch(found, filter, most_steps, rtol, sparsity)
-                )
+                solution = chosen.score(self._batch(found, filter, most_steps, rtol, sparsity))
             with self._stage("rank", seconds):
                 best = top_items(
                     solution.values, k=k, similarities=found.similarities, backend=self.backend
@@ -446,7 +442,7 @@ class DiffusionIndex:
             shortlist=found.shortlist,
             basis=lambda: eigen_basis(self._spectrum(), backend=self.backend),
             sparse_basis=lambda: self._sparse_basis(sparsity),
-            leverage=self._leverage,
+            row_norms=self._row_norms,
             gamma=self.gamma,
             filter=PageRank(self.alpha) if filter is None else filter,
             steps=steps,
@@ -488,9 +484,9 @@ class DiffusionIndex:
             )
         return self._sparse_bases[sparsity]
 
-    def _leverage(self) -> Array:
-        vectors = self._spectrum().eigenvectors
-        return self.backend.xp.sum(vectors * vectors, axis=1)
+    def _row_norms(self) -> Array:
+        xp, vectors = self.backend.xp, self._spectrum().eigenvectors
+        return xp.sqrt(xp.sum(vectors * vectors, axis=1))
 
     def _neighbor_count(self, query_neighbors: int | None) -> int:
         if query_neighbors is None:
@@ -667,8 +663,9 @@ def _optional_units(descriptors: Any, n: int, dtype: str, backend: Backend) -> A
         return None
     vectors = check_vectors(descriptors, "descriptors", dtype=dtype, backend=backend)
     if vectors.shape[0] != n:
-        raise ValueError(f"descriptors must have one row for each of the {n} items; got "
-                         f"{vectors.shape[0]}.")
+        raise ValueError(
+            f"descriptors must have one row for each of the {n} items; got {vectors.shape[0]}."
+        )
     return unit_rows(vectors, backend)
 
 

@@ -31,8 +31,8 @@ class Batch:
         The items that ``truncated`` keeps for each query; -1 for none.
     basis, sparse_basis : callables
         The eigenvectors of the index, dense or sparsified.
-    leverage : callable that returns a float array of shape (n,)
-        Squared norm of each item's row of the eigenvectors.
+    row_norms : callable that returns a float array of shape (n,)
+        Norm of each item's row of the eigenvectors.
     """
 
     graph: Graph
@@ -43,7 +43,7 @@ class Batch:
     shortlist: Callable[[], Array]
     basis: Callable[[], Basis]
     sparse_basis: Callable[[], Basis]
-    leverage: Callable[[], Array]
+    row_norms: Callable[[], Array]
     gamma: float
     filter: PageRank
     steps: int
@@ -141,15 +141,16 @@ def _fast_spectral(batch: Batch) -> Solution:
 def _fast_spectral_weighted(batch: Batch) -> Solution:
     """FSR, mixed with the similarity of items that the eigenvectors represent poorly.
 
-    The paper names the heuristic without a formula. Our reading: an item's weight is its leverage,
-    the squared norm of its row of U_1, which is 1 for an item that lies in their span and 0 for
-    one that they know nothing about.
+    The paper names the heuristic without a formula. Our reading: an item's weight is the norm of
+    its row of U_1, which is 1 for an item that lies in their span and 0 for one that they know
+    nothing about. Scores are divided by the filter's gain at frequency 0, so that an item on its
+    own would score its similarity: both parts are then in the same units.
     """
     xp = batch.backend.xp
-    leverage = batch.leverage()[:, None]
-    similarity = xp.clip(batch.similarities().T, min=0) ** batch.gamma
-    spectral = _fast_spectral(batch).values
-    return _direct(leverage * spectral + (1 - leverage) * similarity)
+    weight = batch.row_norms()[:, None]
+    fallback = xp.clip(batch.similarities().T, min=0) ** batch.gamma
+    spectral = _fast_spectral(batch).values / batch.filter.transfer(0.0)
+    return _direct(weight * spectral + (1 - weight) * fallback)
 
 
 def _hybrid_paper(batch: Batch) -> Solution:
@@ -185,11 +186,11 @@ _TABLE = (
         needs_descriptors=True,
     ),
     Method("temporal", "conjugate gradients on the regularized Laplacian", _temporal, steps=20),
+    Method("truncated", "temporal on the query's shortlist, re-normalized", _truncated, steps=20),
     Method(
-        "truncated", "temporal on the query's shortlist, re-normalized", _truncated, steps=20
-    ),
-    Method(
-        "fsr", "spectral filtering by the leading eigenvectors", _fast_spectral,
+        "fsr",
+        "spectral filtering by the leading eigenvectors",
+        _fast_spectral,
         needs_eigenvectors=True,
     ),
     Method(

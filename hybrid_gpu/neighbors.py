@@ -72,7 +72,9 @@ def nearest_neighbors(
     """
     device = select_backend(backend, like=descriptors)
     dtype = check_dtype(dtype)
-    units = unit_rows(check_vectors(descriptors, "descriptors", dtype=dtype, backend=device), device)
+    units = unit_rows(
+        check_vectors(descriptors, "descriptors", dtype=dtype, backend=device), device
+    )
     n = units.shape[0]
     if queries is None:
         k = check_count(k, "k", high=n - 1)
@@ -125,6 +127,7 @@ def _exact(
     item_ids = xp.arange(n, dtype=xp.int64, device=backend.device)
     # Similarities, the copy that top-k works on, and the mask of the item itself.
     tile = max(1, min(1024, m, backend.available_bytes() // (4 * n * item_bytes(units))))
+    nothing = xp.asarray(-xp.inf, dtype=units.dtype, device=backend.device)
     ids, similarities = [], []
     for start in range(0, m, tile):
         if progress:
@@ -133,7 +136,7 @@ def _exact(
         products = xp.matmul(wanted[start:stop, :], units.T)
         if queries is None:
             itself = item_ids[None, :] == item_ids[start:stop, None]
-            products = xp.where(itself, xp.asarray(-xp.inf, dtype=products.dtype), products)
+            products = xp.where(itself, nothing, products)
         best = backend.top_k(products, k)
         ids.append(best.ids)
         similarities.append(best.scores)

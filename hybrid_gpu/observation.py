@@ -70,7 +70,7 @@ def observe(
         ids, similarities, n, dtype=check_dtype(dtype), backend=device
     )
     if query_neighbors is not None:
-        count = check_count(query_neighbors, "query_neighbors")
+        count = min(check_count(query_neighbors, "query_neighbors"), values.shape[1])
         checked_ids, values = checked_ids[:, :count], values[:, :count]
     return Observation(ids=checked_ids, weights=values**gamma, n=n)
 

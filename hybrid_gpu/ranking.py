@@ -124,6 +124,8 @@ def _fill(
     rest = backend.top_k(key, k)
     reached = xp.sum(xp.astype(best_scores > 0, xp.int64), axis=1, keepdims=True)
     place = xp.arange(k, dtype=xp.int64, device=backend.device)[None, :] - reached
-    fallback = xp.take_along_axis(rest.ids, xp.where(place < 0, xp.zeros_like(place), place), axis=1)
+    fallback = xp.take_along_axis(
+        rest.ids, xp.where(place < 0, xp.zeros_like(place), place), axis=1
+    )
     ids = xp.where(place < 0, best_ids, fallback)
     return TopK(scores=xp.take_along_axis(rows, ids, axis=1), ids=ids)

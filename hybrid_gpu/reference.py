@@ -104,9 +104,9 @@ def spectral_weighted(
     L1: Vector, U1: Matrix, y: Vector, similarity: Vector, alpha: float, gamma: float = 3.0
 ) -> Vector:
     """FSRw, in our reading: similarity where the rows of U1 are short."""
-    weight = np.sum(U1**2, axis=1)
+    weight = np.linalg.norm(U1, axis=1)
     fallback = np.maximum(similarity, 0) ** gamma
-    return weight * spectral(L1, U1, y, alpha) + (1 - weight) * fallback
+    return np.asarray(weight * spectral(L1, U1, y, alpha) / (1 - alpha) + (1 - weight) * fallback)
 
 
 def hybrid(S: Any, L1: Vector, U1: Any, y: Vector, alpha: float, steps: int) -> Vector:

@@ -2,8 +2,8 @@
 
 An index is a folder. Each array is a plain ``.npy`` file, read by ``numpy.load`` without pickle;
 ``header.json`` names the files, their checksums and the index's parameters. Array files of every
-save have names of their own, and the header is put in place last, in one step: a crash at any moment
-leaves the folder at the old index or at the new one.
+save have names of their own, and the header is put in place last, in one step: a crash at any
+moment leaves the folder at the old index or at the new one.
 """
 
 from __future__ import annotations
@@ -186,7 +186,7 @@ def _write_array(path: Path, array: HostArray) -> dict[str, Any]:
         np.lib.format.write_array(file, array, allow_pickle=False)
         file.flush()
         os.fsync(file.fileno())
-    return {"checksum": _checksum(memoryview(array).cast("B")), "bytes": path.stat().st_size}
+    return {"checksum": _array_checksum(array), "bytes": path.stat().st_size}
 
 
 def _write_synced(path: Path, content: bytes) -> None:
@@ -201,8 +201,9 @@ def _read_header(folder: Path) -> dict[str, Any]:
     if not folder.exists():
         raise IndexFileError(f"{folder}: no such index.")
     if not path.is_file():
-        raise IndexFileError(f"{folder}: not an index, or one whose first save was interrupted: "
-                             f"it has no {HEADER}.")
+        raise IndexFileError(
+            f"{folder}: not an index, or one whose first save was interrupted: it has no {HEADER}."
+        )
     try:
         header = json.loads(path.read_bytes())
     except ValueError as fault:
@@ -235,7 +236,7 @@ def _read_array(path: Path, entry: dict[str, Any], verify: bool) -> HostArray:
             array = np.load(path, allow_pickle=False)
         except (ValueError, OSError, EOFError):
             raise IndexFileError(f"{path}: damaged ({fault}).") from fault
-    if verify and _checksum(memoryview(np.ascontiguousarray(array)).cast("B")) != entry["checksum"]:
+    if verify and _array_checksum(array) != entry["checksum"]:
         raise IndexFileError(f"{path}: damaged, its checksum does not match.")
     return array
 
@@ -244,5 +245,9 @@ def _canonical(body: dict[str, Any]) -> bytes:
     return json.dumps(body, sort_keys=True).encode()
 
 
-def _checksum(content: bytes | memoryview) -> str:
+def _array_checksum(array: HostArray) -> str:
+    return _checksum(np.ascontiguousarray(array).reshape(-1).view(np.uint8))
+
+
+def _checksum(content: Any) -> str:
     return f"{zlib.crc32(content):08x}"

@@ -52,6 +52,7 @@ def check_alpha(alpha: Any) -> float:
 
 
 def check_positive(value: Any, what: str) -> float:
+    """A finite number above 0."""
     number = check_number(value, what)
     if number <= 0:
         raise ValueError(f"{what} must be positive; got {number}.")
@@ -59,6 +60,7 @@ def check_positive(value: Any, what: str) -> float:
 
 
 def check_number(value: Any, what: str) -> float:
+    """A finite number."""
     if isinstance(value, bool) or not isinstance(value, (int, float, np.integer, np.floating)):
         raise TypeError(f"{what} must be a number; got {value!r}.")
     if not math.isfinite(value):
@@ -106,8 +108,8 @@ def check_neighbor_lists(
     low, high = int(xp.min(id_array)), int(xp.max(id_array))
     if low < -1 or high >= items:
         raise ValueError(
-            f"ids must lie in [0, {items - 1}], or be -1 for 'nothing found'; got values from {low} "
-            f"to {high}."
+            f"ids must lie in [0, {items - 1}], or be -1 for 'nothing found'; got values from "
+            f"{low} to {high}."
         )
     values = xp.where(id_array < 0, xp.zeros_like(values), values)
     check_finite(values, "similarities", backend)
@@ -134,6 +136,7 @@ def check_item_ids(ids: Any, n: int, *, backend: Backend) -> Array:
 
 
 def check_finite(array: Array, what: str, backend: Backend) -> None:
+    """Refuse NaN and infinity."""
     xp = backend.xp
     if not bool(xp.all(xp.isfinite(array))):
         raise ValueError(
@@ -143,6 +146,7 @@ def check_finite(array: Array, what: str, backend: Backend) -> None:
 
 
 def check_choice(value: Any, what: str, choices: tuple[str, ...]) -> str:
+    """One of a few words."""
     if value not in choices:
         raise ValueError(f"{what} must be one of {', '.join(choices)}; got {value!r}.")
     return str(value)

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cache
+from itertools import pairwise
 from typing import Any, TypeVar
 
 import array_api_compat
@@ -75,7 +76,7 @@ class NumpyBackend(GenericBackend):
                 ),
                 shape=(stop - start, shape[1]),
             )
-            for start, stop in zip(bounds[:-1], bounds[1:], strict=True)
+            for start, stop in pairwise(bounds)
         )
         return _RowBlocks(data, indices, indptr, shape, blocks, bounds)
 
@@ -158,9 +159,8 @@ def host_view(values: Any) -> Any:
         return values
     if array_api_compat.is_cupy_array(values):
         raise DeviceMismatchError(
-            f"got a CuPy array (device {values.device.id}) where a host array is needed: this index "
-            f"is on the CPU. Move the index with index.to('cupy:{values.device.id}'), or the array "
-            "with cupy.asnumpy(array)."
+            f"got a CuPy array on device {values.device.id} for work on the CPU. Move the index "
+            f"with index.to('cupy:{values.device.id}'), or the array with cupy.asnumpy(array)."
         )
     if hasattr(values, "__dlpack_device__"):
         kind, number = values.__dlpack_device__()

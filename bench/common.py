@@ -1,0 +1,104 @@
+"""What every benchmark script shares: one JSON line a run, with the machine and the commit in it."""
+
+from __future__ import annotations
+
+import datetime
+import json
+import os
+import platform
+import subprocess
+import time
+from collections.abc import Callable, Sequence
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+RESULTS = Path(__file__).parent / "results"
+
+
+def record(question: str, settings: dict[str, Any], rows: Sequence[dict[str, Any]]) -> Path:
+    """Append one run to ``results/<question>.jsonl``."""
+    line = {
+        "question": question,
+        "date": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
+        "commit": commit(),
+        "machine": machine(),
+        "settings": settings,
+        "rows": list(rows),
+    }
+    RESULTS.mkdir(exist_ok=True)
+    path = RESULTS / f"{question}.jsonl"
+    with open(path, "a", encoding="utf-8") as file:
+        file.write(json.dumps(line) + "\n")
+    return path
+
+
+def newest(question: str) -> dict[str, Any]:
+    """The last recorded run of a question."""
+    lines = (RESULTS / f"{question}.jsonl").read_text(encoding="utf-8").splitlines()
+    return dict(json.loads(lines[-1]))
+
+
+def show(title: str, rows: Sequence[dict[str, Any]]) -> None:
+    """Print rows as a table."""
+    table = Table(title=title)
+    for name in rows[0]:
+        table.add_column(name, justify="right" if name != next(iter(rows[0])) else "left")
+    for row in rows:
+        table.add_row(*(cell(value) for value in row.values()))
+    Console().print(table)
+
+
+def cell(value: Any) -> str:
+    """A number as a reader wants it: three significant digits or so."""
+    if isinstance(value, float):
+        return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"
+    return "" if value is None else str(value)
+
+
+def best_of(run: Callable[[], Any], times: int = 3) -> float:
+    """Seconds of the fastest of a few runs, after one that does not count."""
+    run()
+    seconds = []
+    for _ in range(times):
+        start = time.perf_counter()
+        run()
+        seconds.append(time.perf_counter() - start)
+    return min(seconds)
+
+
+def commit() -> str:
+    """The commit that was measured, marked if the tree was changed since."""
+    root = Path(__file__).parent
+
+    def git(*words: str) -> str:
+        return subprocess.run(
+            ["git", *words], cwd=root, capture_output=True, text=True, check=False
+        ).stdout.strip()
+
+    # A run writes its own result file: that alone does not make the tree a changed one.
+    changed = git("status", "--porcelain", "--", "..", ":!results", ":!../README.md")
+    return git("rev-parse", "--short", "HEAD") + ("+" if changed else "")
+
+
+def machine() -> dict[str, Any]:
+    """CPU, cores, Python and the packages that do the work."""
+    return {
+        "cpu": _cpu_name(),
+        "cores": os.cpu_count(),
+        "python": platform.python_version(),
+        **{name: version(name) for name in ("numpy", "scipy", "hybrid-gpu")},
+    }
+
+
+def _cpu_name() -> str:
+    try:
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                return line.split(":", 1)[1].strip()
+    except OSError:
+        pass
+    return platform.processor() or platform.machine()

@@ -1,0 +1,1 @@
+"""Small data sets that are shipped with the package; ATTRIBUTION.md says where they come from."""

@@ -1,0 +1,84 @@
+"""One ``backend`` and one ``dtype`` for every test, and graphs whose answers are known.
+
+``HYBRID_GPU_TEST_BACKENDS`` chooses the backends (default ``numpy,strict``); with
+``HYBRID_GPU_REQUIRE_CUDA=1`` the CuPy backend is added and must work: no skip.
+"""
+
+from __future__ import annotations
+
+import os
+
+import numpy as np
+import pytest
+import scipy.sparse as sparse
+from strict_backend import StrictBackend
+
+import hybrid_gpu as hg
+
+# Relative tolerances: what a few hundred roundings of a well-scaled sum may add up to.
+TOLERANCE = {"float32": 2e-5, "float64": 1e-10}
+
+
+def _backend_names() -> list[str]:
+    names = os.environ.get("HYBRID_GPU_TEST_BACKENDS", "numpy,strict").split(",")
+    if os.environ.get("HYBRID_GPU_REQUIRE_CUDA") == "1" and "cupy" not in names:
+        names.append("cupy")
+    return names
+
+
+@pytest.fixture(params=_backend_names(), scope="session")
+def backend(request):
+    if request.param == "strict":
+        return StrictBackend()
+    return hg.select_backend(request.param)
+
+
+@pytest.fixture(params=["float32", "float64"])
+def dtype(request):
+    return request.param
+
+
+@pytest.fixture
+def tolerance(dtype):
+    return TOLERANCE[dtype]
+
+
+@pytest.fixture(params=[11, 23])
+def rng(request):
+    return np.random.default_rng(request.param)
+
+
+def clustered_vectors(rng, n=120, d=8, clusters=6):
+    """Points around a few centers: reciprocal graphs with several components and some strays."""
+    centers = rng.standard_normal((clusters, d)) * 2
+    return centers[rng.integers(0, clusters, n)] + rng.standard_normal((n, d))
+
+
+def random_affinity(rng, n=60, degree=5):
+    """A random sparse symmetric affinity, most of it connected, with some isolated items."""
+    rows = rng.integers(0, n - 5, n * degree)
+    columns = rng.integers(0, n - 5, n * degree)
+    weights = rng.random(n * degree) + 0.1
+    one = sparse.coo_array((weights, (rows, columns)), shape=(n, n)).tocsr()
+    both = sparse.csr_array(one + one.T)
+    both.setdiag(0)
+    both.eliminate_zeros()
+    return both
+
+
+def two_cliques(size=4):
+    """Two complete graphs that do not know each other."""
+    block = np.ones((size, size)) - np.eye(size)
+    return sparse.csr_array(sparse.block_diag([block, block]))
+
+
+def path(n=7):
+    """A line of n items: bipartite, so that -1 is an eigenvalue."""
+    ones = np.ones(n - 1)
+    return sparse.csr_array(sparse.diags_array([ones, ones], offsets=[-1, 1]))
+
+
+def dense(backend, matrix):
+    """A sparse matrix of the backend as a NumPy array."""
+    parts = [backend.to_numpy(part) for part in (matrix.data, matrix.indices, matrix.indptr)]
+    return sparse.csr_array(tuple(parts), shape=matrix.shape).toarray()

@@ -1,0 +1,216 @@
+import inspect
+from contextlib import AbstractContextManager
+from itertools import pairwise
+
+import numpy as np
+import pytest
+import scipy.sparse as sparse
+from conftest import two_cliques
+from strict_backend import StrictBackend
+
+import hybrid_gpu as hg
+from hybrid_gpu.backends.generic import GenericBackend
+from hybrid_gpu.backends.numpy_backend import NumpyBackend, _balanced_bounds
+from hybrid_gpu.backends.protocol import Backend
+
+MEMBERS = {name for name in vars(Backend) if not name.startswith("_")}
+
+
+def csr_of(backend, dense):
+    one = sparse.csr_array(dense)
+    return backend.csr(
+        backend.asarray(one.data),
+        backend.asarray(one.indices),
+        backend.asarray(one.indptr),
+        one.shape,
+    )
+
+
+def test_backend_has_every_member_of_the_protocol(backend):
+    missing = {name for name in MEMBERS if not hasattr(backend, name)}
+    assert not missing
+
+
+@pytest.mark.parametrize("kind", [NumpyBackend, StrictBackend])
+def test_backend_adds_no_public_member(kind):
+    extra = {name for name in dir(kind) if not name.startswith("_")} - MEMBERS
+    # column_dots is what the generic steps are made of; it is not part of the seam.
+    assert extra <= {"column_dots"}
+
+
+@pytest.mark.parametrize("kind", [NumpyBackend, StrictBackend, GenericBackend])
+@pytest.mark.parametrize("member", sorted(MEMBERS - {"name", "xp", "device"}))
+def test_backend_keeps_parameters_and_defaults(kind, member):
+    if not hasattr(kind, member):
+        assert kind is GenericBackend
+        return
+    expected = inspect.signature(getattr(Backend, member)).parameters
+    given = inspect.signature(getattr(kind, member)).parameters
+    assert [(p.name, p.default) for p in given.values()] == [
+        (p.name, p.default) for p in expected.values()
+    ]
+
+
+def test_top_k_breaks_ties_by_the_lower_index(backend):
+    scores = np.array([[1.0, 3.0, 3.0, 2.0, 3.0], [0.0, 0.0, 0.0, 0.0, 0.0], [5, 4, 3, 2, 1]])
+    best = backend.top_k(backend.asarray(scores), 4)
+    assert backend.to_numpy(best.ids).tolist() == [[1, 2, 4, 3], [0, 1, 2, 3], [0, 1, 2, 3]]
+    np.testing.assert_array_equal(
+        backend.to_numpy(best.scores), np.take_along_axis(scores, backend.to_numpy(best.ids), 1)
+    )
+
+
+@pytest.mark.parametrize("k", [1, 3, 17, 40])
+def test_top_k_is_a_stable_sort(backend, rng, dtype, k):
+    # Few distinct values make ties at the k-th place certain; solvers give a transposed view.
+    scores = rng.integers(0, 4, (40, 33)).astype(dtype)
+    best = backend.top_k(backend.asarray(scores).T, k)
+    expected = np.argsort(-scores.T, axis=1, kind="stable")[:, :k]
+    np.testing.assert_array_equal(backend.to_numpy(best.ids), expected)
+
+
+def test_top_k_on_many_rows_uses_threads_and_keeps_order(backend, rng):
+    scores = rng.standard_normal((300, 1000)).astype("float32")
+    best = backend.top_k(backend.asarray(scores), 5)
+    expected = np.argsort(-scores, axis=1, kind="stable")[:, :5]
+    np.testing.assert_array_equal(backend.to_numpy(best.ids), expected)
+
+
+@pytest.mark.parametrize("shape", [(1, 1, 1), (7, 5, 3), (300, 200, 40)])
+def test_spmm_is_the_dense_product(backend, rng, dtype, tolerance, shape):
+    n, p, m = shape
+    matrix = (rng.random((n, p)) * (rng.random((n, p)) < 0.3)).astype(dtype)
+    matrix[n // 2] = 0
+    right = rng.standard_normal((p, m)).astype(dtype)
+    product = backend.spmm(csr_of(backend, matrix), backend.asarray(right))
+    np.testing.assert_allclose(
+        backend.to_numpy(product), matrix @ right, rtol=tolerance, atol=tolerance
+    )
+    assert backend.to_numpy(product).dtype == dtype
+
+
+def test_cg_steps_equal_their_generic_twins(backend, rng, dtype, tolerance):
+    n, m, alpha = 50, 6, 0.9
+    matrix = (rng.random((n, n)) * (rng.random((n, n)) < 0.2)).astype(dtype)
+    solution, residual, direction, product = (
+        rng.standard_normal((n, m)).astype(dtype) for _ in range(4)
+    )
+    step = rng.random(m)
+    step[2] = 0
+    sparse_matrix = csr_of(backend, matrix)
+
+    def arrays(*values):
+        return [backend.asarray(value.copy()) for value in values]
+
+    def compare(ours, twin, fields):
+        for name in fields:
+            one, other = getattr(ours, name), getattr(twin, name)
+            assert one.dtype == other.dtype
+            np.testing.assert_allclose(
+                backend.to_numpy(one), backend.to_numpy(other), rtol=tolerance, atol=tolerance
+            )
+
+    compare(
+        backend.laplacian_step(sparse_matrix, *arrays(direction), alpha),
+        GenericBackend.laplacian_step(backend, sparse_matrix, *arrays(direction), alpha),
+        ("values", "curvature"),
+    )
+    compare(
+        backend.cg_update(*arrays(solution, residual, direction, product, step)),
+        GenericBackend.cg_update(backend, *arrays(solution, residual, direction, product, step)),
+        ("solution", "residual", "squared_norm"),
+    )
+    ours = backend.cg_direction(*arrays(residual, direction, step))
+    twin = GenericBackend.cg_direction(backend, *arrays(residual, direction, step))
+    np.testing.assert_allclose(
+        backend.to_numpy(ours), backend.to_numpy(twin), rtol=tolerance, atol=tolerance
+    )
+
+
+def test_column_dots_accumulate_in_float64(backend):
+    # In float32 the sum of 2^25 ones and small parts would stop growing at 2^24.
+    ones = backend.asarray(np.full((2**15, 1), 2.0**-1, dtype="float32"))
+    big = backend.asarray(np.full((2**15, 1), 2.0**12 + 2.0**-11, dtype="float32"))
+    dots = backend.column_dots(ones, big)
+    assert "float64" in str(dots.dtype)
+    assert float(dots[0]) == 2**14 * (2.0**12 + 2.0**-11)
+
+
+def test_eigsh_finds_the_largest_eigenpairs(backend, rng):
+    matrix = rng.standard_normal((40, 40))
+    matrix = matrix + matrix.T
+    pairs = backend.eigsh(csr_of(backend, matrix), 3, rng.standard_normal(40))
+    expected = np.linalg.eigvalsh(matrix)[::-1][:3]
+    np.testing.assert_allclose(backend.to_numpy(pairs.values), expected, rtol=1e-8)
+    vectors = backend.to_numpy(pairs.vectors)
+    np.testing.assert_allclose(matrix @ vectors, vectors * expected, atol=1e-7)
+
+
+def test_connected_components_label_items(backend):
+    labels = backend.connected_components(csr_of(backend, two_cliques(3).toarray()))
+    assert isinstance(labels, np.ndarray)
+    assert labels.tolist() == [0, 0, 0, 1, 1, 1]
+
+
+def test_memory_and_stages_can_be_asked_for(backend):
+    assert backend.available_bytes() > 2**20
+    backend.synchronize()
+    backend.free_memory()
+    stage = backend.annotate("knn")
+    assert isinstance(stage, AbstractContextManager)
+    with stage:
+        pass
+
+
+def test_arrays_pass_both_doors_unchanged(backend, rng, dtype):
+    values = rng.standard_normal((5, 3)).astype(dtype)
+    there = backend.asarray(values)
+    assert dtype in str(there.dtype)
+    np.testing.assert_array_equal(backend.to_numpy(there), values)
+
+
+def test_row_blocks_cover_all_rows_once():
+    for lengths in ([0, 0, 0], [9, 0, 0, 1], [1] * 10, [0], [100, 1, 1]):
+        indptr = np.concatenate([[0], np.cumsum(lengths)])
+        for parts in (1, 2, 4, 16):
+            bounds = _balanced_bounds(indptr, parts)
+            assert bounds[0] == 0
+            assert bounds[-1] == len(lengths)
+            assert all(a < b for a, b in pairwise(bounds))
+
+
+def test_select_backend_by_name():
+    assert hg.select_backend("numpy").name == "numpy"
+    assert hg.select_backend(hg.select_backend("numpy")) is hg.select_backend("numpy")
+    assert hg.backend_of(np.ones(3)).name == "numpy"
+    with pytest.raises(ValueError, match="backend must be"):
+        hg.select_backend("tpu")
+
+
+def test_environment_overrides_auto_only(monkeypatch):
+    monkeypatch.setenv("HYBRID_GPU_BACKEND", "nonsense")
+    assert hg.select_backend("numpy").name == "numpy"
+    with pytest.raises(ValueError, match="nonsense"):
+        hg.select_backend("auto")
+
+
+def test_array_of_another_device_is_refused_with_the_cure():
+    class OnGpu:
+        def __dlpack_device__(self):
+            return (2, 0)  # kDLCUDA
+
+    with pytest.raises(hg.DeviceMismatchError, match=r"\.cpu\(\)"):
+        hg.select_backend("numpy").asarray(OnGpu())
+
+
+def test_dlpack_arrays_are_read_without_a_copy():
+    values = np.arange(6.0)
+
+    class Foreign:
+        def __dlpack__(self, **options):
+            return values.__dlpack__(**options)
+
+        def __dlpack_device__(self):
+            return values.__dlpack_device__()
+
+    assert np.shares_memory(hg.select_backend("numpy").asarray(Foreign()), values)

@@ -1,0 +1,145 @@
+import numpy as np
+import pytest
+import scipy.sparse as sparse
+from conftest import clustered_vectors, dense, path, random_affinity, two_cliques
+
+import hybrid_gpu as hg
+from hybrid_gpu import reference
+from hybrid_gpu.graph import largest_component, neighbors_from_lists, submatrix
+
+
+def graph_of_lists(backend, ids, similarities, **options):
+    neighbors = neighbors_from_lists(np.array(ids), np.array(similarities), backend=backend)
+    return hg.reciprocal_graph(neighbors, backend=backend, **options)
+
+
+def affinity_of(backend, graph):
+    root = np.sqrt(backend.to_numpy(graph.degrees))
+    return dense(backend, graph.adjacency) * np.outer(root, root)
+
+
+@pytest.mark.parametrize("k", [3, 8])
+def test_graph_is_the_paper_s(backend, rng, dtype, tolerance, k):
+    vectors = clustered_vectors(rng)
+    neighbors = hg.nearest_neighbors(vectors, k=k, knn="exact", dtype=dtype, backend=backend)
+    graph = hg.reciprocal_graph(neighbors, gamma=3, dtype=dtype, backend=backend)
+    expected = reference.normalize(reference.affinity_matrix(vectors, k)).toarray()
+    np.testing.assert_allclose(dense(backend, graph.adjacency), expected, atol=tolerance)
+
+
+def test_adjacency_is_symmetric_to_the_bit_with_zero_diagonal_and_spectrum_in_the_unit_interval(
+    backend, rng, dtype
+):
+    vectors = clustered_vectors(rng)
+    index = hg.build_index(vectors, neighbors=6, basis="none", dtype=dtype, backend=backend)
+    matrix = dense(backend, index.graph.adjacency)
+    assert matrix.dtype == dtype
+    np.testing.assert_array_equal(matrix, matrix.T)
+    assert not np.any(np.diag(matrix))
+    assert np.all(matrix >= 0)
+    values = np.linalg.eigvalsh(matrix.astype("float64"))
+    assert values.max() == pytest.approx(1, abs=1e-6)
+    assert values.min() >= -1 - 1e-6
+
+
+def test_only_mutual_neighbors_are_joined(backend):
+    # 0 and 1 list each other, 2 lists 0 in vain.
+    graph = graph_of_lists(backend, [[1], [0], [0]], [[0.5], [0.5], [0.9]])
+    assert graph.edges == 1
+    assert graph.isolated == 1
+    np.testing.assert_allclose(affinity_of(backend, graph)[0, 1], 0.5**3, rtol=1e-6)
+
+
+def test_lists_that_disagree_meet_in_the_middle(backend):
+    graph = graph_of_lists(backend, [[1], [0]], [[0.4], [0.6]], gamma=1.0)
+    np.testing.assert_allclose(affinity_of(backend, graph)[0, 1], 0.5, rtol=1e-6)
+
+
+def test_padding_own_id_and_repeated_ids_are_skipped(backend):
+    graph = graph_of_lists(
+        backend,
+        [[0, 1, 1, -1], [1, 0, -1, -1], [2, 2, -1, -1]],
+        [[1.0, 0.5, 0.5, np.nan], [1.0, 0.5, -7.0, np.inf], [1, 1, 0, 0]],
+    )
+    assert graph.edges == 1
+    np.testing.assert_allclose(affinity_of(backend, graph)[0, 1], 0.5**3, rtol=1e-6)
+
+
+def test_similarity_of_zero_makes_no_edge(backend):
+    graph = graph_of_lists(backend, [[1], [0]], [[0.0], [0.0]])
+    assert graph.edges == 0
+    assert graph.isolated == 2
+    assert not np.any(backend.to_numpy(graph.degrees))
+
+
+def test_components_and_isolated_items_are_counted(backend):
+    blocks = sparse.block_diag([two_cliques(3), path(4), np.zeros((2, 2))])
+    graph = hg.graph_from_affinity(sparse.csr_array(blocks), backend=backend)
+    assert (graph.n, graph.edges, graph.isolated) == (12, 3 + 3 + 3, 2)
+    assert len(set(graph.components.tolist())) == 5
+    assert largest_component(graph).tolist() == [6, 7, 8, 9]
+    assert repr(graph) == "Graph(12 items, 9 edges, 5 components, 2 isolated)"
+
+
+def test_affinity_is_normalized_and_its_diagonal_left_out(backend, rng, dtype, tolerance):
+    affinity = random_affinity(rng)
+    loops = affinity + sparse.diags_array(np.ones(60))
+    graph = hg.graph_from_affinity(loops, dtype=dtype, backend=backend)
+    np.testing.assert_allclose(
+        dense(backend, graph.adjacency), reference.normalize(affinity).toarray(), atol=tolerance
+    )
+    np.testing.assert_allclose(
+        backend.to_numpy(graph.degrees), affinity.sum(axis=1), rtol=tolerance
+    )
+
+
+@pytest.mark.parametrize("form", ["csr", "csc", "coo", "lil", "dok", "bsr"])
+def test_every_sparse_format_is_taken(backend, form):
+    graph = hg.graph_from_affinity(path(5).asformat(form), backend=backend)
+    np.testing.assert_allclose(
+        dense(backend, graph.adjacency), reference.normalize(path(5)).toarray(), atol=1e-6
+    )
+
+
+def test_repeated_entries_of_an_affinity_add_up(backend):
+    entries = (np.array([1.0, 2, 1, 2]), (np.array([0, 0, 1, 1]), np.array([1, 1, 0, 0])))
+    graph = hg.graph_from_affinity(sparse.coo_array(entries, shape=(2, 2)), backend=backend)
+    np.testing.assert_allclose(backend.to_numpy(graph.degrees), [3, 3])
+
+
+def test_submatrix_is_rows_and_columns(backend, rng):
+    affinity = random_affinity(rng)
+    graph = hg.graph_from_affinity(affinity, backend=backend)
+    whole = dense(backend, graph.adjacency)
+    for items in ([0], [59], [3, 4, 30, 58], list(range(60)), [55, 56, 57, 58, 59]):
+        part = submatrix(graph.adjacency, backend.asarray(np.array(items)), backend)
+        np.testing.assert_array_equal(dense(backend, part), whole[np.ix_(items, items)])
+
+
+@pytest.mark.parametrize(
+    ("affinity", "message"),
+    [
+        (sparse.csr_array(np.ones((2, 3))), "square"),
+        (sparse.csr_array(np.array([[0, 1.0], [0, 0]])), "symmetric"),
+        (sparse.csr_array(np.array([[0, 1.0], [0.5, 0]])), "symmetric"),
+        (sparse.csr_array(np.array([[0, -1.0], [-1.0, 0]])), "non-negative; got -1"),
+        (sparse.csr_array(np.array([[0, np.nan], [np.nan, 0]])), "finite"),
+        (sparse.csr_array(np.array([[0, np.inf], [np.inf, 0]])), "finite"),
+        (sparse.csr_array((0, 0)), "at least one item"),
+    ],
+)
+def test_bad_affinity_is_refused(backend, affinity, message):
+    with pytest.raises(ValueError, match=message):
+        hg.graph_from_affinity(affinity, backend=backend)
+
+
+def test_dense_or_complex_affinity_is_refused_with_the_cast(backend):
+    with pytest.raises(TypeError, match=r"scipy\.sparse\.csr_array"):
+        hg.graph_from_affinity(np.ones((2, 2)), backend=backend)
+    with pytest.raises(TypeError, match="real numbers"):
+        hg.graph_from_affinity(sparse.csr_array(np.ones((2, 2)) * 1j), backend=backend)
+
+
+def test_unsigned_and_integer_affinities_count(backend):
+    graph = hg.graph_from_affinity(path(3).astype(int), backend=backend)
+    np.testing.assert_allclose(backend.to_numpy(graph.degrees), [1, 2, 1])

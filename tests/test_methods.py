@@ -1,0 +1,161 @@
+"""Every method, through the index, against the paper as written."""
+
+import numpy as np
+import pytest
+from conftest import clustered_vectors
+
+import hybrid_gpu as hg
+from hybrid_gpu import reference
+
+ALPHA, NEIGHBORS, RANK, SHORTLIST = 0.97, 6, 12, 40
+
+
+class Case:
+    """The same queries for the library and for the reference."""
+
+    def __init__(self, backend, rng, dtype):
+        self.backend = backend
+        self.vectors = clustered_vectors(rng)
+        self.queries = clustered_vectors(rng, n=5)
+        self.index = hg.build_index(
+            self.vectors,
+            neighbors=NEIGHBORS,
+            alpha=ALPHA,
+            rank=RANK,
+            dtype=dtype,
+            backend=backend,
+        )
+        self.affinity = reference.affinity_matrix(self.vectors, NEIGHBORS)
+        self.adjacency = reference.normalize(self.affinity)
+        self.similarity = reference.unit(self.queries) @ reference.unit(self.vectors).T
+        self.observations = [reference.observation(line) for line in self.similarity]
+        # The reference's own eigenvectors, so that nothing is shared.
+        self.values, self.eigenvectors = reference.leading_eigenpairs(self.adjacency, RANK)
+
+    def reference_scores(self, method):
+        def score(query):
+            y, similarity = self.observations[query], self.similarity[query]
+            spectrum = (self.values, self.eigenvectors)
+            if method == "nn":
+                return similarity
+            if method == "alpha-qe":
+                expanded = reference.unit(self.queries[query : query + 1]) + (
+                    y @ reference.unit(self.vectors)
+                )
+                return (reference.unit(expanded) @ reference.unit(self.vectors).T)[0]
+            if method == "temporal":
+                return reference.temporal(self.adjacency, y, ALPHA, 20)
+            if method == "truncated":
+                shortlist = np.sort(np.argsort(-similarity, kind="stable")[:SHORTLIST])
+                return reference.truncated(self.affinity, y, shortlist, ALPHA, 20)
+            if method == "fsr":
+                return reference.spectral(*spectrum, y, ALPHA)
+            if method == "fsrw":
+                return reference.spectral_weighted(*spectrum, y, similarity, ALPHA)
+            if method == "hybrid-paper":
+                return reference.hybrid(self.adjacency, *spectrum, y, ALPHA, 5)
+            assert method == "shybrid", f"no reference for {method}"
+            sparse_vectors = reference.sparsify(self.eigenvectors, 0.9)
+            return reference.hybrid(self.adjacency, self.values, sparse_vectors, y, ALPHA, 5)
+
+        return np.stack([score(query) for query in range(5)])
+
+
+@pytest.mark.parametrize("method", list(hg.METHODS))
+def test_method_scores_as_the_reference_does(backend, rng, dtype, method):
+    case = Case(backend, rng, dtype)
+    ranking = case.index.search(
+        case.queries, k=120, method=method, shortlist=SHORTLIST, sparsity=0.9
+    )
+    assert isinstance(ranking.ids, np.ndarray)
+    assert ranking.ids.shape == ranking.scores.shape == (5, 120)
+    assert all(sorted(line) == list(range(120)) for line in ranking.ids.tolist())
+    expected = case.reference_scores(method)
+    # 100 times the unit of rounding for a fifth of a hundred steps on values below 1.
+    loose = {"float32": 2e-5, "float64": 1e-9}[dtype]
+    np.testing.assert_allclose(
+        ranking.scores, np.take_along_axis(expected, ranking.ids, axis=1), atol=loose
+    )
+    descending = -np.sort(-expected, axis=1)
+    np.testing.assert_allclose(ranking.scores, descending, atol=loose)
+    assert ranking.report.method == method
+    assert ranking.report.steps == hg.METHODS[method].steps
+
+
+@pytest.mark.parametrize("method", list(hg.METHODS))
+def test_permuting_items_permutes_scores(backend, rng, method):
+    vectors, queries = clustered_vectors(rng), clustered_vectors(rng, n=3)
+    order = rng.permutation(120)
+
+    def scores(rows):
+        index = hg.build_index(rows, neighbors=6, rank=8, dtype="float64", backend=backend)
+        ranking = index.search(queries, k=120, method=method, shortlist=30, sparsity=0.5)
+        by_item = np.empty((3, 120))
+        np.put_along_axis(by_item, ranking.ids, ranking.scores, axis=1)
+        return by_item
+
+    np.testing.assert_allclose(scores(vectors[order]), scores(vectors)[:, order], atol=1e-9)
+
+
+@pytest.mark.parametrize("method", list(hg.METHODS))
+def test_batches_give_what_single_queries_give(backend, rng, method):
+    vectors, queries = clustered_vectors(rng), clustered_vectors(rng, n=7)
+    index = hg.build_index(vectors, neighbors=6, rank=8, dtype="float64", backend=backend)
+    whole = index.search(queries, k=20, method=method, shortlist=30)
+    for batch in (1, 3):
+        parts = index.search(queries, k=20, method=method, shortlist=30, batch=batch)
+        np.testing.assert_allclose(parts.scores, whole.scores, atol=1e-9)
+        assert parts.report.batch == batch
+
+
+@pytest.mark.parametrize("method", list(hg.METHODS))
+def test_items_as_queries(backend, rng, method):
+    index = hg.build_index(
+        clustered_vectors(rng), neighbors=6, rank=8, dtype="float64", backend=backend
+    )
+    ranking = index.search_items(np.array([5, 80]), k=120, method=method, shortlist=30)
+    assert all(sorted(line) == list(range(120)) for line in ranking.ids.tolist())
+    if method in ("nn", "alpha-qe"):  # diffusion may well prefer a neighbor with more edges
+        assert ranking.ids[:, 0].tolist() == [5, 80]
+
+
+def test_truncated_with_the_whole_database_is_temporal(backend, rng):
+    vectors, queries = clustered_vectors(rng), clustered_vectors(rng, n=4)
+    index = hg.build_index(vectors, neighbors=6, basis="none", dtype="float64", backend=backend)
+    whole = index.search(queries, k=60, method="truncated", shortlist=120)
+    plain = index.search(queries, k=60, method="temporal")
+    np.testing.assert_allclose(whole.scores, plain.scores, atol=1e-12)
+
+
+def test_hybrid_paper_at_rank_zero_is_temporal(backend, rng):
+    vectors, queries = clustered_vectors(rng), clustered_vectors(rng, n=4)
+    index = hg.build_index(vectors, neighbors=6, rank=0, backend=backend)
+    hybrid = index.search(queries, k=60, method="hybrid-paper", steps=7)
+    plain = index.search(queries, k=60, method="temporal", steps=7)
+    np.testing.assert_array_equal(hybrid.ids, plain.ids)
+    np.testing.assert_array_equal(hybrid.scores, plain.scores)
+
+
+def test_sparsity_zero_is_hybrid_paper(backend, rng):
+    vectors, queries = clustered_vectors(rng), clustered_vectors(rng, n=4)
+    index = hg.build_index(vectors, neighbors=6, rank=9, dtype="float64", backend=backend)
+    sparse = index.search(queries, k=60, method="shybrid", sparsity=0.0)
+    dense = index.search(queries, k=60, method="hybrid-paper")
+    np.testing.assert_allclose(sparse.scores, dense.scores, atol=1e-12)
+
+
+def test_digits_rank_better_after_diffusion():
+    from hybrid_gpu import datasets, evaluation
+
+    split = datasets.split_queries(datasets.digits(), 150, seed=5)
+    index = hg.build_index(split.database.descriptors, neighbors=10)
+
+    def quality(method):
+        ranking = index.search(split.queries.descriptors, k=index.n, method=method)
+        return evaluation.mean_average_precision(
+            ranking.ids, split.database.labels, split.queries.labels
+        )
+
+    plain = quality("nn")
+    for method in ("temporal", "fsr", "hybrid-paper"):
+        assert quality(method) > plain + 0.15

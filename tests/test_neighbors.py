@@ -1,0 +1,110 @@
+import numpy as np
+import pytest
+from conftest import clustered_vectors
+
+import hybrid_gpu as hg
+from hybrid_gpu import reference
+
+
+def cosines(vectors, queries):
+    return reference.unit(queries) @ reference.unit(vectors).T
+
+
+def test_exact_neighbors_are_those_of_a_full_sort(backend, rng, dtype, tolerance):
+    vectors = clustered_vectors(rng).astype(dtype)
+    found = hg.nearest_neighbors(vectors, k=7, knn="exact", dtype=dtype, backend=backend)
+    similarity = cosines(vectors, vectors)
+    np.fill_diagonal(similarity, -np.inf)
+    best = -np.sort(-similarity, axis=1)[:, :7]
+    np.testing.assert_allclose(backend.to_numpy(found.similarities), best, atol=tolerance)
+    ids = backend.to_numpy(found.ids)
+    chosen = np.take_along_axis(similarity, ids, axis=1)
+    np.testing.assert_allclose(chosen, best, atol=tolerance)
+    assert all(len(set(line)) == 7 for line in ids.tolist())
+
+
+def test_queries_outside_the_database(backend, rng, dtype, tolerance):
+    vectors, queries = clustered_vectors(rng, n=50), clustered_vectors(rng, n=9)
+    found = hg.nearest_neighbors(vectors, queries, k=50, knn="exact", dtype=dtype, backend=backend)
+    best = -np.sort(-cosines(vectors, queries), axis=1)
+    np.testing.assert_allclose(backend.to_numpy(found.similarities), best, atol=tolerance)
+
+
+def test_tiles_do_not_change_the_answer(backend, rng, monkeypatch):
+    vectors = clustered_vectors(rng)
+    whole = hg.nearest_neighbors(vectors, k=5, knn="exact", backend=backend)
+    # Room for three rows of similarities at a time.
+    monkeypatch.setattr(type(backend), "available_bytes", lambda self: 3 * 4 * 120 * 4)
+    tiled = hg.nearest_neighbors(vectors, k=5, knn="exact", backend=backend)
+    np.testing.assert_array_equal(backend.to_numpy(whole.ids), backend.to_numpy(tiled.ids))
+
+
+@pytest.mark.parametrize("knn", ["exact", "faiss"])
+def test_many_duplicates_never_list_themselves(backend, knn):
+    # Twelve equal items and k = 4: an engine may return four others before the item itself.
+    vectors = np.repeat(np.eye(3), 12, axis=0)
+    found = hg.nearest_neighbors(vectors, k=4, knn=knn, backend=backend)
+    ids = backend.to_numpy(found.ids)
+    assert not np.any(ids == np.arange(36)[:, None])
+    np.testing.assert_allclose(backend.to_numpy(found.similarities), 1, rtol=1e-6)
+    assert np.all(ids // 12 == np.arange(36)[:, None] // 12)
+
+
+def test_zero_vectors_are_similar_to_nothing(backend):
+    vectors = np.array([[1.0, 0], [0, 0], [1, 1], [0, 0]])
+    found = hg.nearest_neighbors(vectors, k=3, knn="exact", backend=backend)
+    similarities = backend.to_numpy(found.similarities)
+    assert np.all(similarities[[1, 3]] == 0)
+    assert np.all(np.isfinite(similarities))
+
+
+def test_length_of_vectors_does_not_matter_even_when_squares_overflow(backend, rng):
+    vectors = clustered_vectors(rng, n=20)
+    scale = 10.0 ** rng.uniform(-30, 30, (20, 1))
+    one = hg.nearest_neighbors(vectors, k=3, dtype="float32", backend=backend)
+    other = hg.nearest_neighbors(vectors * scale, k=3, dtype="float32", backend=backend)
+    np.testing.assert_allclose(
+        backend.to_numpy(one.similarities), backend.to_numpy(other.similarities), atol=1e-6
+    )
+
+
+@pytest.mark.parametrize("knn", ["faiss", "IVF4,Flat"])
+def test_faiss_finds_what_exact_search_finds(backend, rng, knn):
+    vectors = clustered_vectors(rng, n=400)
+    exact = hg.nearest_neighbors(vectors, k=6, knn="exact", backend=backend)
+    faiss = hg.nearest_neighbors(vectors, k=6, knn=knn, backend=backend)
+    np.testing.assert_allclose(
+        backend.to_numpy(faiss.similarities), backend.to_numpy(exact.similarities), atol=1e-5
+    )
+
+
+def test_faiss_padding_becomes_no_neighbor(backend):
+    # Two far-apart lists of an inverted file, one probed... a list of five cannot give eight.
+    vectors = np.concatenate([np.eye(8)[:1] + 0.01 * np.eye(8)[:5], np.eye(8)[6:]])
+    found = hg.nearest_neighbors(vectors, k=6, knn="faiss", backend=backend)
+    ids = backend.to_numpy(found.ids)
+    assert ids.shape == (7, 6)
+    assert np.all(backend.to_numpy(found.similarities)[ids < 0] == 0)
+
+
+def test_progress_reaches_the_end(backend, rng):
+    seen = []
+    vectors = clustered_vectors(rng)
+    hg.nearest_neighbors(
+        vectors,
+        k=3,
+        progress=lambda stage, done, total: seen.append((stage, done, total)),
+        backend=backend,
+    )
+    assert seen[0] == ("neighbors", 0, 120)
+    assert seen[-1] == ("neighbors", 120, 120)
+
+
+def test_bad_requests_say_what_to_do(backend, rng):
+    vectors = clustered_vectors(rng, n=10)
+    with pytest.raises(ValueError, match="k must be at most 9; got 10"):
+        hg.nearest_neighbors(vectors, k=10, backend=backend)
+    with pytest.raises(ValueError, match="FAISS factory string; got 'Nonsense'"):
+        hg.nearest_neighbors(vectors, k=2, knn="Nonsense", backend=backend)
+    with pytest.raises(ValueError, match="8 dimensions; got 3"):
+        hg.nearest_neighbors(vectors, vectors[:, :3], k=2, backend=backend)

@@ -1,0 +1,63 @@
+import numpy as np
+import pytest
+
+import hybrid_gpu as hg
+
+
+def rank(backend, scores, k, similarities=None):
+    asked = []
+
+    def give():
+        asked.append(True)
+        return backend.asarray(np.array(similarities, dtype="float64"))
+
+    best = hg.top_items(
+        backend.asarray(np.array(scores, dtype="float64")),
+        k=k,
+        similarities=None if similarities is None else give,
+        backend=backend,
+    )
+    return backend.to_numpy(best.ids), backend.to_numpy(best.scores), bool(asked)
+
+
+def test_best_items_come_first_and_ties_go_to_the_lower_id(backend):
+    ids, scores, _ = rank(backend, np.array([[1.0, 2, 2, 0, 3]]).T, 4)
+    assert ids.tolist() == [[4, 1, 2, 0]]
+    assert scores.tolist() == [[3, 2, 2, 1]]
+
+
+def test_unreached_items_come_by_similarity_before_negative_scores(backend):
+    scores = np.array([[0, 0.5, 0, -0.1, 0, -0.2, 0.1]]).T
+    similarities = [[0.2, 0.0, -0.9, 1.0, 0.7, 1.0, 0.0]]
+    ids, values, _ = rank(backend, scores, 7, similarities)
+    assert ids.tolist() == [[1, 6, 4, 0, 2, 3, 5]]
+    assert values.tolist() == [[0.5, 0.1, 0, 0, 0, -0.1, -0.2]]
+
+
+def test_similarities_are_asked_for_only_when_diffusion_fell_short(backend):
+    scores = np.array([[0.5, 0.4, 0.0], [0.1, 0.2, 0.3]]).T
+    similarities = [[0.0, 0.0, 0.9], [0.0, 0.0, 0.0]]
+    assert not rank(backend, scores, 2, similarities)[2]
+    assert rank(backend, scores, 3, similarities)[2]
+
+
+def test_filled_queries_return_to_their_places(backend, rng):
+    scores = np.maximum(rng.standard_normal((30, 11)) - 1, 0) * (np.arange(11) % 3 != 0)
+    similarities = rng.uniform(-1, 1, (11, 30))
+    ids, values, _ = rank(backend, scores, 12, similarities)
+    for query in range(11):
+        order = np.lexsort((np.arange(30), -similarities[query], -scores[:, query]))[:12]
+        assert ids[query].tolist() == order.tolist()
+        np.testing.assert_array_equal(values[query], scores[order, query])
+
+
+def test_every_item_is_ranked_once(backend, rng):
+    scores = rng.integers(-1, 2, (25, 4)).astype(float)
+    ids, _, _ = rank(backend, scores, 25, rng.uniform(-1, 1, (4, 25)))
+    assert all(sorted(line) == list(range(25)) for line in ids.tolist())
+
+
+@pytest.mark.parametrize("k", [0, -3, 6])
+def test_impossible_k_is_refused(backend, k):
+    with pytest.raises(ValueError, match="k must be at"):
+        rank(backend, np.ones((5, 1)), k)

@@ -1,0 +1,46 @@
+"""The README is run: its Python prints what it says, its tables are the recorded runs."""
+
+import contextlib
+import io
+import re
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+BLOCKS = re.findall(r"```python\n(.*?)```(?:\n\n```text\n(.*?)```)?", README, re.DOTALL)
+
+
+def without_times(text):
+    """Seconds differ from run to run; nothing else may."""
+    return re.sub(r"\d+\.\d+ s\b", "TIME s", text)
+
+
+def test_code_prints_what_the_readme_says():
+    names: dict[str, object] = {}
+    assert len(BLOCKS) >= 2
+    for code, expected in BLOCKS:
+        printed = io.StringIO()
+        with contextlib.redirect_stdout(printed):
+            exec(code, names)
+        assert without_times(printed.getvalue()) == without_times(expected)
+
+
+def test_tables_are_the_newest_recorded_runs(monkeypatch):
+    monkeypatch.syspath_prepend(str(ROOT / "bench"))
+    import report
+
+    try:
+        for path in (ROOT / "README.md", *(ROOT / "docs").glob("*.md")):
+            text = path.read_text(encoding="utf-8")
+            assert report.filled(text) == text, f"run python bench/report.py: {path.name}"
+    finally:
+        sys.modules.pop("report", None)
+        sys.modules.pop("common", None)
+
+
+def test_methods_of_the_readme_are_those_of_the_library():
+    import hybrid_gpu as hg
+
+    listed = re.findall(r"^\| `([a-z-]+)` \|", README, re.MULTILINE)
+    assert listed == list(hg.METHODS)

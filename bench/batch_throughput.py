@@ -2,9 +2,9 @@
 
     python bench/batch_throughput.py [--items 50000] [--queries 256]
 
-A graph of clustered random vectors; the same 256 queries in batches of 1 to 256, by the library, and
-one by one by the reference (SciPy's conjugate gradients in float64). Beside every speed: the top-100
-agreement with the exact ranking.
+A graph of clustered random vectors; the same 256 queries in batches of 1 to 256, by the library,
+and one by one by the reference (SciPy's conjugate gradients in float64). Beside every speed: the
+top-100 agreement with the exact ranking.
 """
 
 from __future__ import annotations

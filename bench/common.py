@@ -1,4 +1,4 @@
-"""What every benchmark script shares: one JSON line a run, with the machine and the commit in it."""
+"""What benchmark scripts share: one JSON line a run, with the machine and the commit in it."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NoReturn
 
 import numpy as np
 import rich.filesize
@@ -34,16 +34,18 @@ from hybrid_gpu.index import DiffusionIndex, build_index
 from hybrid_gpu.methods import METHODS, Method
 from hybrid_gpu.neighbors import Progress
 from hybrid_gpu.ranking import Ranking
-from hybrid_gpu.storage import load_index
+from hybrid_gpu.storage import check_target, load_index
 from hybrid_gpu.validation import check_count
 
 _USER_FAULTS = (ValueError, TypeError, HybridGpuError, OSError, ImportError, MemoryError)
+# The parent of BadParameter is every kind of wrong usage; typer gives it no public name.
+_USAGE_FAULT: Any = typer.BadParameter.__base__
 _DEMO_SEED = 7
 _DEMO_RUNS = 3
 _DEMO_PICTURE = Path("hybrid-gpu-demo.png")
 _PICTURE_QUERIES, _PICTURE_RESULTS = 4, 12
 _DEFAULT_K = 100
-_OPTIONAL_PACKAGES = ("faiss-cpu", "faiss-gpu-cu12", "cupy-cuda12x", "matplotlib")
+_OPTIONAL_PACKAGES = ("faiss-cpu", "faiss-gpu", "cupy-cuda12x", "matplotlib")
 
 
 class _Commands(TyperGroup):
@@ -54,12 +56,17 @@ class _Commands(TyperGroup):
             return super().invoke(ctx)
         except BrokenPipeError:
             raise  # The reader of our output went away: typer ends quietly.
+        except _USAGE_FAULT as fault:
+            message = fault.format_message().rstrip(".")
+            self._refuse(f"{message}. See hybrid-gpu {ctx.invoked_subcommand} --help.", fault)
         except _USER_FAULTS as fault:
-            message = " ".join(str(fault).split()) or type(fault).__name__
-            typer.echo(f"error: {message}", err=True)
-            raise typer.Exit(2) from fault
+            self._refuse(" ".join(str(fault).split()) or type(fault).__name__, fault)
         except KeyboardInterrupt as stop:
             raise typer.Exit(130) from stop
+
+    def _refuse(self, message: str, fault: Exception) -> NoReturn:
+        typer.echo(f"error: {message}", err=True)
+        raise typer.Exit(2) from fault
 
 
 app = typer.Typer(
@@ -170,6 +177,7 @@ def build(
     as_json: Json = False,
 ) -> None:
     """Index a database of descriptors."""
+    check_target(index)
     start = time.perf_counter()
     with _progress() as progress:
         built = build_index(

@@ -137,6 +137,13 @@ def _ranking(ids: Any) -> NDArray[np.int64]:
             f"ids must be a non-empty integer array of shape (m, k); got {ranking.dtype} of shape "
             f"{ranking.shape}."
         )
+    if ranking.min() < 0:
+        raise ValueError(
+            f"ids must not be negative; got {ranking.min()}. Cut lists with 'nothing found' (-1) "
+            "to the columns that every query filled."
+        )
+    if ranking.shape[1] > 1 and not np.all(np.diff(np.sort(ranking, axis=1), axis=1)):
+        raise ValueError("ids must not repeat within a ranking; some query lists an item twice.")
     return ranking.astype(np.int64)
 
 

@@ -38,7 +38,7 @@ def save_index(index: DiffusionIndex, path: str | os.PathLike[str]) -> None:
         If ``path`` is a file, or a folder with anything but an index in it.
     """
     folder = Path(path)
-    _check_target(folder)
+    check_target(folder)
     folder.mkdir(parents=True, exist_ok=True)
     save = secrets.token_hex(4)
     arrays = {}
@@ -162,7 +162,9 @@ def _assemble(
     )
 
 
-def _check_target(folder: Path) -> None:
+def check_target(path: str | os.PathLike[str]) -> None:
+    """Refuse a path that an index cannot be saved to, before hours of building it."""
+    folder = Path(path)
     if folder.is_file():
         raise IndexFileError(f"{folder}: an index is a folder, and this is a file.")
     if not folder.is_dir() or (folder / HEADER).exists():

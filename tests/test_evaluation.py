@@ -60,5 +60,9 @@ def test_mismatched_input_is_refused():
         evaluation.agreement(ids, [[0, 1], [1, 0]])
     with pytest.raises(ValueError, match="integer array"):
         evaluation.agreement([[0.5]], [[1]])
+    with pytest.raises(ValueError, match="must not be negative; got -1"):
+        evaluation.mean_average_precision([[-1]], [0, 1], [1])
+    with pytest.raises(ValueError, match="must not repeat"):
+        evaluation.mean_average_precision([[1, 1]], [0, 1], [1])
     with pytest.raises(ValueError, match="at must be at most 2"):
         evaluation.agreement(ids, ids, at=3)

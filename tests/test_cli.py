@@ -1,0 +1,477 @@
+"""The command line: what it prints, what it writes, and one clear line for every mistake."""
+
+from __future__ import annotations
+
+import io
+import json
+import subprocess
+import sys
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+import hybrid_gpu as hg
+from hybrid_gpu import cli
+
+HALF = 30  # items of each class
+
+
+def run(*arguments):
+    return CliRunner().invoke(cli.app, [str(argument) for argument in arguments])
+
+
+def run_well(*arguments):
+    result = run(*arguments)
+    assert result.exit_code == 0, result.output
+    assert result.stderr == ""
+    return result.stdout
+
+
+def run_json(*arguments):
+    """The one object on stdout; ``json.loads`` refuses anything beside it."""
+    return json.loads(run_well(*arguments, "--json"))
+
+
+def assert_refused(result, reason):
+    assert result.exit_code == 2
+    assert isinstance(result.exception, SystemExit)  # not the fault itself: no traceback
+    assert result.stdout == ""
+    lines = result.stderr.splitlines()
+    assert len(lines) == 1
+    assert lines[0].startswith("error: ")
+    assert reason in lines[0]
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory):
+    """Two classes that have no direction in common: a right ranking puts one before the other."""
+    folder = tmp_path_factory.mktemp("cli")
+    rng = np.random.default_rng(23)
+
+    def two_classes(count):
+        vectors = np.zeros((2 * count, 8), np.float32)
+        vectors[:count, :4] = 0.2 + rng.random((count, 4))
+        vectors[count:, 4:] = 0.2 + rng.random((count, 4))
+        return vectors, np.repeat([0, 1], count)
+
+    paths = SimpleNamespace(folder=folder)
+    for vectors, labels in (("descriptors", "labels"), ("queries", "query_labels")):
+        values = two_classes(HALF if vectors == "descriptors" else 3)
+        for name, array in zip((vectors, labels), values, strict=True):
+            setattr(paths, name, folder / f"{name}.npy")
+            np.save(folder / f"{name}.npy", array)
+    paths.index = folder / "index"
+    run_well("build", paths.descriptors, paths.index, "--neighbors", 8, "--rank", 5)
+    paths.ranking = folder / "ranking.npz"
+    run_well("search", paths.index, paths.queries, "--output", paths.ranking, "-k", 2 * HALF)
+    paths.relevant = folder / "relevant.json"
+    members = [list(range(HALF)), list(range(HALF, 2 * HALF))]
+    paths.relevant.write_text(json.dumps([members[0]] * 3 + [members[1]] * 3))
+    return paths
+
+
+def test_version_is_the_packages_own():
+    assert run_well("--version") == f"hybrid-gpu {hg.__version__}\n"
+
+
+def test_entry_point_runs_the_command(monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["hybrid-gpu", "--version"])
+    with pytest.raises(SystemExit) as ended:
+        cli.main()
+    assert ended.value.code == 0
+    assert hg.__version__ in capsys.readouterr().out
+
+
+def test_library_imports_nothing_of_the_command_line():
+    code = (
+        "import sys, hybrid_gpu;"
+        "print([name for name in ('typer', 'rich', 'matplotlib') if name in sys.modules])"
+    )
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert ran.stdout == "[]\n"
+
+
+def test_build_passes_its_options_on(files, tmp_path):
+    options = ("--neighbors", 6, "--gamma", 2, "--alpha", 0.9, "--rank", 4, "--dtype", "float64")
+    facts = run_json("build", files.descriptors, tmp_path / "index", *options, "--knn", "exact")
+    index = hg.load_index(tmp_path / "index")
+    same = hg.build_index(
+        np.load(files.descriptors), neighbors=6, gamma=2, alpha=0.9, rank=4, dtype="float64"
+    )
+    assert (index.alpha, index.gamma, index.dtype) == (0.9, 2.0, "float64")
+    assert (facts["alpha"], facts["gamma"], facts["dtype"]) == (0.9, 2.0, "float64")
+    assert facts["edges"] == index.graph.edges == same.graph.edges
+    assert facts["rank"] == 4
+
+
+def test_build_says_what_was_built(files, tmp_path):
+    told = run_well("build", files.descriptors, tmp_path / "index", "--basis", "none")
+    assert repr(hg.load_index(tmp_path / "index")) in told
+    assert "no eigenvectors" in told
+
+
+def test_search_writes_what_the_library_returns(files, tmp_path):
+    out = tmp_path / "out.npz"
+    options = ("--k", 7, "--method", "temporal", "--steps", 9, "--query-neighbors", 3)
+    run_well("search", files.index, files.queries, "-o", out, *options, "--batch", 2)
+    expected = hg.load_index(files.index).search(
+        np.load(files.queries), k=7, method="temporal", steps=9, query_neighbors=3, batch=2
+    )
+    with np.load(out) as written:
+        np.testing.assert_array_equal(written["ids"], expected.ids)
+        np.testing.assert_array_equal(written["scores"], expected.scores)
+
+
+def test_zero_query_neighbors_means_all(files):
+    told = run_json("search", files.index, files.queries, "--query-neighbors", 0)
+    expected = hg.load_index(files.index).search(
+        np.load(files.queries), k=2 * HALF, query_neighbors=None
+    )
+    assert told["ids"] == expected.ids.tolist()
+
+
+def test_search_as_json_holds_the_ranking_and_its_report(files):
+    told = run_json("search", files.index, files.queries, "--k", 4, "--rtol", 1e-3)
+    assert (told["queries"], told["k"]) == (6, 4)
+    assert np.shape(told["ids"]) == np.shape(told["scores"]) == (6, 4)
+    assert told["report"]["method"] == "hybrid-paper"
+    assert told["report"]["worst_residual"] <= 1.1e-3
+
+
+def test_search_as_json_with_an_output_names_the_file_only(files, tmp_path):
+    told = run_json("search", files.index, files.queries, "-o", tmp_path / "out.npz")
+    assert told["output"] == str(tmp_path / "out.npz")
+    assert "ids" not in told
+
+
+def test_search_without_an_output_shows_the_first_results(files):
+    told = run_well("search", files.index, files.queries)
+    first = hg.load_index(files.index).search(np.load(files.queries), k=1)
+    assert str(first.ids[0, 0]) in told
+    assert f"{first.scores[0, 0]:.4g}" in told
+    assert "6 queries, top 60 by hybrid-paper: 5 steps" in told
+
+
+def test_rerank_takes_the_output_of_search(files, tmp_path):
+    found, out = tmp_path / "found.npz", tmp_path / "out.npz"
+    run_well("search", files.index, files.queries, "--method", "nn", "-k", 5, "-o", found)
+    run_well("rerank", files.index, found, found, "-o", out, "--k", 12)
+    whole = run_json("search", files.index, files.queries, "--k", 12)
+    with np.load(out) as written:
+        # Its five observed items are what search itself starts from.
+        np.testing.assert_allclose(written["scores"], whole["scores"], rtol=1e-4)
+
+
+def test_rerank_takes_plain_arrays(files, tmp_path):
+    np.save(tmp_path / "ids.npy", [[2, 5, -1]])
+    np.save(tmp_path / "similarities.npy", [[0.9, 0.8, np.nan]])
+    told = run_json("rerank", files.index, tmp_path / "ids.npy", tmp_path / "similarities.npy")
+    assert sorted(told["ids"][0]) == list(range(2 * HALF))
+    assert set(told["ids"][0][:2]) <= set(range(HALF))
+
+
+def test_evaluate_by_labels_finds_the_classes_apart(files):
+    told = run_json(
+        "evaluate", files.ranking, "--labels", files.labels, "--query-labels", files.query_labels,
+        "--at", 10, "--at", HALF,
+    )  # fmt: skip
+    assert told["mAP"] == 1
+    assert told["recall@10"] == pytest.approx(10 / HALF)
+    assert told[f"recall@{HALF}"] == 1
+
+
+def test_evaluate_by_lists_gives_what_labels_give(files):
+    labels = ("--labels", files.labels, "--query-labels", files.query_labels)
+    by_labels = run_json("evaluate", files.ranking, *labels)
+    assert run_json("evaluate", files.ranking, "--relevant", files.relevant) == by_labels
+    assert set(by_labels) == {"queries", "k", "mAP", "recall@1", "recall@10", "recall@60"}
+
+
+def test_evaluate_against_an_exact_ranking(files, tmp_path):
+    with np.load(files.ranking) as ranking:
+        shuffled = ranking["ids"].copy()
+    # Half of the first ten give way to the last five.
+    shuffled[:, 5:10], shuffled[:, -5:] = shuffled[:, -5:].copy(), shuffled[:, 5:10].copy()
+    np.save(tmp_path / "ids.npy", shuffled)
+    told = run_json("evaluate", tmp_path / "ids.npy", "--exact", files.ranking)
+    assert told["agreement@1"] == 1
+    assert told["agreement@10"] == pytest.approx(0.5)
+    assert "50.00 %" in run_well("evaluate", tmp_path / "ids.npy", "--exact", files.ranking)
+
+
+def test_info_tells_what_the_index_holds(files):
+    index = hg.load_index(files.index)
+    facts = run_json("info", files.index)
+    assert (facts["items"], facts["dimensions"], facts["rank"]) == (2 * HALF, 8, 5)
+    assert facts["edges"] == index.graph.edges
+    assert facts["components"] == len(set(index.graph.components.tolist()))
+    assert {part: facts[f"{part}_bytes"] for part in index.memory} == index.memory
+    assert facts["worst_residual"] == index.spectrum.residuals.max()
+    told = run_well("info", files.index)
+    assert repr(index) in told
+    assert "worst residual" in told
+
+
+def test_info_counts_components_and_isolated_items(files, tmp_path):
+    # With one neighbor each, only pairs that choose each other are joined.
+    facts = run_json(
+        "build", files.descriptors, tmp_path / "x", "--neighbors", 1, "--basis", "none"
+    )
+    pairs = facts["edges"]
+    assert 0 < pairs < HALF
+    assert facts["isolated_items"] == 2 * HALF - 2 * pairs
+    assert facts["components"] == 2 * HALF - pairs
+    assert facts["largest_component"] == 2
+    assert facts == facts | run_json("info", tmp_path / "x")
+
+
+def test_info_without_an_index_tells_the_versions_and_the_backend():
+    facts = run_json("info")
+    assert facts["hybrid-gpu"] == hg.__version__
+    assert facts["numpy"] == np.__version__
+    assert facts["auto_backend"] == hg.select_backend().name
+    assert "auto backend" in run_well("info")
+
+
+@pytest.fixture
+def short_demo(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(cli, "_DEMO_RUNS", 1)
+    return ("demo", "--queries", 12, "--rank", 20)
+
+
+def test_demo_compares_every_method_and_draws_a_picture(short_demo, tmp_path):
+    told = run_well(*short_demo)
+    for method in (*hg.METHODS, "exact"):
+        assert f"│ {method} " in told
+    assert "hybrid-gpu build" in told
+    assert "Picture: hybrid-gpu-demo.png" in told
+    assert [file.name for file in tmp_path.iterdir()] == ["hybrid-gpu-demo.png"]
+    assert (tmp_path / "hybrid-gpu-demo.png").read_bytes().startswith(b"\x89PNG")
+    assert max(map(len, told.splitlines())) <= 80
+
+
+def test_demo_as_json_measures_memory_and_accuracy(short_demo, tmp_path):
+    told = run_json(*short_demo, "--no-plot")
+    lines = {line["method"]: line for line in told["methods"]}
+    assert list(lines) == [*hg.METHODS, "exact"]
+    memory = {method: line["memory_bytes"] for method, line in lines.items()}
+    graph, eigenvectors = memory["temporal"], memory["fsr"]
+    assert memory["nn"] == memory["alpha-qe"] == 0
+    assert memory["truncated"] == graph
+    assert memory["fsrw"] == eigenvectors == told["items"] * 20 * 4
+    assert memory["hybrid-paper"] == graph + eigenvectors
+    assert graph < memory["shybrid"] < graph + eigenvectors
+    assert lines["exact"]["agreement_at_100"] == 1
+    # What the library is for, with room: 66 and 87 on these data by the design's own figures.
+    accuracy = {method: line["mean_average_precision"] for method, line in lines.items()}
+    assert accuracy["exact"] > accuracy["nn"] + 0.1
+    assert all(line["milliseconds_per_query"] > 0 for line in lines.values())
+    assert told["picture"] is None
+    assert not list(tmp_path.iterdir())
+
+
+def test_demo_without_matplotlib_says_how_to_get_it(short_demo, monkeypatch, tmp_path):
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    monkeypatch.setattr(cli, "_compare", lambda *arguments: [])  # only the picture counts here
+    result = run(*short_demo, "--json")
+    assert result.exit_code == 0
+    assert json.loads(result.stdout)["picture"] is None
+    assert result.stderr == "For a picture of it: pip install 'hybrid-gpu[plots]'\n"
+    assert not list(tmp_path.iterdir())
+    # Who asks for a picture by name is told that it cannot be had.
+    insisting = run(*short_demo, "--json", "--plot", "wanted.png")
+    assert_refused(insisting, "pip install 'hybrid-gpu[plots]'")
+
+
+def _cut_in_half(source, target):
+    content = source.read_bytes()
+    target.write_bytes(content[: len(content) // 2])
+    return target
+
+
+MISTAKES = {
+    "missing queries": (("search", "{index}", "{folder}/none.npy"), "none.npy: no such file"),
+    "missing index": (("search", "{folder}/none", "{queries}"), "none: no such index"),
+    "array that is no index": (("info", "{queries}"), "queries.npy: not an index"),
+    "index that is no array": (("search", "{index}", "{index}"), "a folder, not an array file"),
+    "text for an array": (("build", "{relevant}", "{folder}/new"), "not an array file"),
+    "integers for vectors": (("build", "{labels}", "{folder}/new"), "astype('float32')"),
+    "other dimensions": (("search", "{index}", "{narrow}"), "must have the index's 8 dimensions"),
+    "unknown method": (("search", "{index}", "{queries}", "--method", "x"), "method must be one"),
+    "too many results": (("search", "{index}", "{queries}", "-k", "61"), "k must be at most 60"),
+    "tolerance out of reach": (
+        ("search", "{index}", "{queries}", "--rtol", "1e-14"),
+        "did not reach rtol",
+    ),
+    "alpha of one": (("build", "{descriptors}", "{folder}/new", "--alpha", "1"), "alpha must lie"),
+    "absent backend": (("search", "{index}", "{queries}", "--backend", "x"), "backend must be"),
+    "output in no folder": (
+        ("search", "{index}", "{queries}", "-o", "{folder}/no/out.npz"),
+        "there is no folder",
+    ),
+    "output that is a folder": (("search", "{index}", "{queries}", "-o", "{index}"), "a folder"),
+    "index over a file": (("build", "{descriptors}", "{queries}"), "an index is a folder"),
+    "unequal lists": (("rerank", "{index}", "{ranking}", "{queries}"), "the same shape"),
+    "nothing to compare with": (("evaluate", "{ranking}"), "nothing to compare with"),
+    "labels alone": (("evaluate", "{ranking}", "--labels", "{labels}"), "go together"),
+    "labels of other queries": (
+        ("evaluate", "{ranking}", "--labels", "{labels}", "--query-labels", "{labels}"),
+        "query_labels (6,)",
+    ),
+    "relevance that is no JSON": (
+        ("evaluate", "{ranking}", "--relevant", "{labels}"),
+        "labels.npy: not JSON",
+    ),
+    "missing relevance": (
+        ("evaluate", "{ranking}", "--relevant", "{folder}/none.json"),
+        "none.json",
+    ),
+    "relevance of names": (("evaluate", "{ranking}", "--relevant", "{names}"), "list of lists"),
+    "more queries than digits": (("demo", "--queries", "1797"), "queries must be at most 1796"),
+    "picture and no picture": (("demo", "--plot", "a.png", "--no-plot"), "not both"),
+}
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_mistake_is_told_in_one_line(files, tmp_path, mistake):
+    names = tmp_path / "names.json"
+    names.write_text('[["a"], ["b"], [], [], [], []]')
+    np.save(tmp_path / "narrow.npy", np.ones((2, 3), np.float32))
+    places = vars(files) | {"names": names, "narrow": tmp_path / "narrow.npy"}
+    arguments, reason = MISTAKES[mistake]
+    assert_refused(run(*(argument.format(**places) for argument in arguments)), reason)
+
+
+@pytest.mark.parametrize("part", ["queries", "ranking", "descriptors"])
+def test_file_cut_in_half_is_refused_by_name(files, tmp_path, part):
+    half = _cut_in_half(getattr(files, part), tmp_path / "half")
+    command = {
+        "queries": ("search", files.index, half),
+        "ranking": ("evaluate", half, "--exact", files.ranking),
+        "descriptors": ("build", half, tmp_path / "new"),
+    }
+    assert_refused(run(*command[part]), "half: damaged or cut short")
+    assert not (tmp_path / "new").exists()
+
+
+def test_index_with_a_file_cut_in_half_is_refused(files, tmp_path):
+    index = tmp_path / "index"
+    run_well("build", files.descriptors, index, "--neighbors", 8, "--basis", "none")
+    (array,) = index.glob("descriptors*.npy")
+    _cut_in_half(array, array)
+    assert_refused(run("search", index, files.queries), array.name)
+    assert_refused(run("info", index), array.name)
+
+
+def test_unknown_option_ends_with_the_same_code(files):
+    result = run("search", files.index, files.queries, "--nonsense")
+    assert result.exit_code == 2
+    assert "Traceback" not in result.output
+
+
+def test_interrupt_ends_quietly(files, monkeypatch):
+    def interrupted(*arguments, **options):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(cli, "load_index", interrupted)
+    result = run("search", files.index, files.queries)
+    assert result.exit_code == 130
+    assert result.output == ""
+
+
+def test_interrupted_write_keeps_the_old_output(files, tmp_path, monkeypatch):
+    def full_disk(file, **arrays):
+        file.write(b"half")
+        raise OSError(28, "No space left on device")
+
+    out = tmp_path / "out.npz"
+    run_well("search", files.index, files.queries, "-o", out)
+    before = out.read_bytes()
+    monkeypatch.setattr(np, "savez", full_disk)
+    assert_refused(run("search", files.index, files.queries, "-o", out), "No space left")
+    assert out.read_bytes() == before
+    assert list(tmp_path.iterdir()) == [out]
+
+
+@pytest.mark.parametrize("command", ["search", "info", "evaluate", "versions"])
+def test_tables_fit_into_80_columns(files, command):
+    commands = {
+        "search": ("search", files.index, files.queries),
+        "info": ("info", files.index),
+        "evaluate": ("evaluate", files.ranking, "--relevant", files.relevant),
+        "versions": ("info",),
+    }
+    lines = [line for line in run_well(*commands[command]).splitlines() if line[0] in "┏┃┡│┌└"]
+    assert max(map(len, lines)) <= 80
+    assert "…" not in "".join(lines)
+
+
+class _Terminal(io.StringIO):
+    def isatty(self):
+        return True
+
+
+def test_progress_is_drawn_for_a_terminal(monkeypatch):
+    terminal = _Terminal()
+    monkeypatch.setattr(sys, "stderr", terminal)
+    monkeypatch.setenv("TERM", "xterm")
+    with cli._progress() as progress:
+        progress("neighbors", 0, 4)
+        progress("neighbors", 4, 4)
+        progress("eigenvectors", 0, 1)
+    assert "neighbors" in terminal.getvalue()
+    assert "100%" in terminal.getvalue()
+
+
+def test_progress_is_not_drawn_into_a_file(monkeypatch):
+    stream = io.StringIO()
+    monkeypatch.setattr(sys, "stderr", stream)
+    with cli._progress() as progress:
+        progress("neighbors", 0, 4)
+    assert stream.getvalue() == ""
+
+
+@pytest.mark.parametrize("command", ["build", "search", "rerank"])
+def test_long_commands_report_their_progress(files, tmp_path, monkeypatch, command):
+    stages = []
+
+    class Recorder:
+        def __enter__(self):
+            return lambda stage, done, total: stages.append(stage)
+
+        def __exit__(self, *fault):
+            return None
+
+    monkeypatch.setattr(cli, "_progress", Recorder)
+    commands = {
+        "build": ("build", files.descriptors, tmp_path / "new", "--neighbors", 8, "--rank", 5),
+        "search": ("search", files.index, files.queries),
+        "rerank": ("rerank", files.index, files.ranking, files.ranking, "--method", "temporal"),
+    }
+    run(*commands[command])
+    expected = (
+        {"neighbors", "eigenvectors", "saving"} if command == "build" else {"opening", "search"}
+    )
+    assert set(stages) == expected
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [("search", "--k", "many", "a", "b"), ("build",), ("info", "--wrong")],
+)
+def test_wrong_usage_is_one_line_too(arguments):
+    done = run(*arguments)
+    assert done.exit_code == 2
+    assert done.stderr.startswith("error: ")
+    assert done.stderr.count("\n") == 1
+    assert f"hybrid-gpu {arguments[0]} --help" in done.stderr
+
+
+def test_bad_target_is_refused_before_the_work(tmp_path):
+    (tmp_path / "file").write_text("x")
+    done = run("build", tmp_path / "no-such-descriptors.npy", tmp_path / "file")
+    assert done.exit_code == 2
+    assert "this is a file" in done.stderr

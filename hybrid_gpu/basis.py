@@ -1,113 +1,563 @@
-"""The small part of the spectrum that a solver keeps at hand: dense or sparse eigenvectors."""
+"""What a solver deflates: a few vectors that span the slow part of diffusion.
+
+Whatever the vectors Z are, deflated conjugate gradients converge to the exact solution; good ones
+only make it faster. Two kinds are made here. Eigenvectors of the adjacency (``EigenBasis``) stay in
+place under diffusion, so that they are projected out once and never seen again. Any other vectors,
+sparse or dense (``GalerkinBasis``), are projected out in every step, through the small matrix
+``E = Z^T (I - alpha W) Z``. Aggregates are the cheapest of the latter: one vector per group of
+items, one number per item.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Protocol
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Protocol, TypeAlias
 
+import numpy as np
+from numpy.typing import NDArray
+
+from hybrid_gpu.aggregation import Aggregation
 from hybrid_gpu.backends import Array, Backend, SparseMatrix, select_backend
-from hybrid_gpu.graph import array_bytes, csr_from_sorted
+from hybrid_gpu.backends.protocol import HostArray
+from hybrid_gpu.graph import Graph, array_bytes, csr_from_sorted
 from hybrid_gpu.spectrum import Spectrum
-from hybrid_gpu.validation import check_number
+from hybrid_gpu.validation import check_choice, check_number, dtype_name
+
+CoarseSolve: TypeAlias = Callable[[Array], Array]
+"""Maps ``Z^T v`` (r, m) to ``E^-1 Z^T v``."""
+
+PRECISIONS = ("float32", "float16", "int8")
+
+# Rows that are widened at a time to multiply with eigenvectors of low precision.
+_TILE = 16_384
+# Columns of the basis that are multiplied at a time to find how the basis couples to itself.
+_BLOCK = 256
 
 
 class Basis(Protocol):
-    """Vectors (n, r) with an eigenvalue each, as a solver uses them."""
+    """Vectors Z of shape (n, r), as a solver uses them."""
 
     @property
-    def eigenvalues(self) -> Array: ...
+    def kind(self) -> str:
+        """What the vectors are, in a word or two."""
+
+    @property
+    def rank(self) -> int:
+        """Number of vectors, r."""
 
     @property
     def memory(self) -> int:
         """Bytes."""
 
+    @property
+    def invariant(self) -> bool:
+        """Whether diffusion maps the span of the vectors onto itself, as with eigenvectors."""
+
     def restrict(self, signal: Array) -> Array:
-        """``U^T v``: coefficients (r, m) of the columns of a signal (n, m)."""
+        """``Z^T v``: coefficients (r, m) of the columns of a signal (n, m)."""
 
     def prolong(self, coefficients: Array) -> Array:
-        """``U c``: the signal (n, m) of coefficients (r, m)."""
+        """``Z c``: the signal (n, m) of coefficients (r, m)."""
+
+    def image(self, coefficients: Array) -> Array:
+        """``W Z c``, the prolonged signal after one step along the edges."""
+
+    def coarse_solve(self, alpha: float) -> CoarseSolve:
+        """The inverse of ``E = Z^T (I - alpha W) Z``."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class EigenBasis:
-    """Dense eigenvectors, the U_1 of the paper."""
+    """Leading eigenvectors, the U_1 of the paper, in full or in low precision.
+
+    Attributes
+    ----------
+    eigenvalues : float array of shape (r,)
+    vectors : array of shape (n, r)
+        float32 or float64, float16, or int8.
+    scales : float array of shape (r,), or None
+        What a unit of each int8 column stands for.
+    residuals, orthogonality, missed, items
+        The certificate of the ``Spectrum`` that they came from.
+    """
 
     eigenvalues: Array
     vectors: Array
+    scales: Array | None
+    residuals: HostArray
+    orthogonality: float
+    missed: float
+    items: int
+    adjacency: SparseMatrix
     backend: Backend
 
     @property
+    def kind(self) -> str:
+        return "eigenvectors"
+
+    @property
+    def invariant(self) -> bool:
+        return True
+
+    @property
+    def precision(self) -> str:
+        """``"float32"``, ``"float64"``, ``"float16"`` or ``"int8"``."""
+        return dtype_name(self.vectors.dtype)
+
+    @property
+    def rank(self) -> int:
+        return int(self.eigenvalues.shape[0])
+
+    @property
     def memory(self) -> int:
-        return array_bytes(self.eigenvalues) + array_bytes(self.vectors)
+        scales = 0 if self.scales is None else array_bytes(self.scales)
+        return array_bytes(self.eigenvalues) + array_bytes(self.vectors) + scales
 
     def restrict(self, signal: Array) -> Array:
-        return self.backend.xp.matmul(self.vectors.T, signal)
+        xp = self.backend.xp
+        if self._exact:
+            return xp.matmul(self.vectors.T, signal)
+        shape = (self.rank, signal.shape[1])
+        result = xp.zeros(shape, dtype=signal.dtype, device=self.backend.device)
+        for start, stop in self._tiles():
+            result = result + xp.matmul(self._rows(start, stop).T, signal[start:stop, :])
+        return self._scaled(result)
 
     def prolong(self, coefficients: Array) -> Array:
-        return self.backend.xp.matmul(self.vectors, coefficients)
+        xp = self.backend.xp
+        if self._exact:
+            return xp.matmul(self.vectors, coefficients)
+        scaled = self._scaled(coefficients)
+        return xp.concat([xp.matmul(self._rows(*rows), scaled) for rows in self._tiles()])
+
+    def image(self, coefficients: Array) -> Array:
+        # Not U Lambda c: vectors of low precision are eigenvectors only nearly.
+        return self.backend.spmm(self.adjacency, self.prolong(coefficients))
+
+    def coarse_solve(self, alpha: float) -> CoarseSolve:
+        inverse = 1 / (1 - alpha * self.eigenvalues[:, None])
+        return lambda coefficients: inverse * coefficients
+
+    def dense(self) -> Array:
+        """The vectors in full precision."""
+        if self._exact:
+            return self.vectors
+        return self.prolong(
+            self.backend.xp.eye(self.rank, dtype=self.eigenvalues.dtype, device=self.backend.device)
+        )
+
+    @property
+    def _exact(self) -> bool:
+        return bool(self.vectors.dtype == self.eigenvalues.dtype)
+
+    def _tiles(self) -> list[tuple[int, int]]:
+        n = self.vectors.shape[0]
+        return [(start, min(start + _TILE, n)) for start in range(0, n, _TILE)]
+
+    def _rows(self, start: int, stop: int) -> Array:
+        return self.backend.xp.astype(self.vectors[start:stop, :], self.eigenvalues.dtype)
+
+    def _scaled(self, coefficients: Array) -> Array:
+        return coefficients if self.scales is None else self.scales[:, None] * coefficients
 
     def __repr__(self) -> str:
-        return f"EigenBasis(rank {self.eigenvalues.shape[0]}, {self.memory / 1e6:.1f} MB)"
+        return f"EigenBasis(rank {self.rank}, {self.precision}, {_size(self)})"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class SparseEigenBasis:
-    """Eigenvectors of which only the largest entries are kept, by rows and by columns."""
+class GalerkinBasis:
+    """Any vectors, with the small matrices that tell how diffusion couples them.
 
-    eigenvalues: Array
-    vectors: SparseMatrix
-    transposed: SparseMatrix
+    Attributes
+    ----------
+    vectors, transposed : sparse matrices (n, r) and (r, n), or dense arrays
+        Z by items and by vectors.
+    coupled : sparse matrix of shape (n, r), or None
+        ``W Z``; None: computed from W when it is needed.
+    gram, coupling : arrays of shape (s, s)
+        ``Z^T Z`` and ``Z^T W Z`` of the first s vectors.
+    alone : array of shape (r - s, 1)
+        The diagonal of ``Z^T W Z`` for the other vectors, which couple to nothing else and have
+        unit length: those of whole components, where it is 1.
+    """
+
+    kind: str
+    vectors: Any
+    transposed: Any
+    coupled: SparseMatrix | None
+    gram: Array
+    coupling: Array
+    alone: Array
+    adjacency: SparseMatrix
     backend: Backend
+    _solvers: dict[float, Array] = field(default_factory=dict)
+
+    @property
+    def invariant(self) -> bool:
+        return False
+
+    @property
+    def rank(self) -> int:
+        return int(self.vectors.shape[1])
 
     @property
     def memory(self) -> int:
-        matrices = (self.vectors, self.transposed)
-        arrays = [part for one in matrices for part in (one.data, one.indices, one.indptr)]
-        return array_bytes(self.eigenvalues) + sum(array_bytes(part) for part in arrays)
+        # The inverse that searching needs stands beside the coupling, from the first search on.
+        small = array_bytes(self.gram) + 2 * array_bytes(self.coupling) + array_bytes(self.alone)
+        large = _bytes(self.vectors) + _bytes(self.coupled)
+        if hasattr(self.vectors, "indptr"):  # dense vectors are transposed without a copy
+            large += _bytes(self.transposed)
+        return small + large
 
     def restrict(self, signal: Array) -> Array:
-        return self.backend.spmm(self.transposed, signal)
+        return self._times(self.transposed, signal)
 
     def prolong(self, coefficients: Array) -> Array:
-        return self.backend.spmm(self.vectors, coefficients)
+        return self._times(self.vectors, coefficients)
+
+    def image(self, coefficients: Array) -> Array:
+        if self.coupled is None:
+            return self.backend.spmm(self.adjacency, self.prolong(coefficients))
+        return self.backend.spmm(self.coupled, coefficients)
+
+    def coarse_solve(self, alpha: float) -> CoarseSolve:
+        xp, s = self.backend.xp, self.coupling.shape[0]
+        if alpha not in self._solvers:
+            self._solvers.clear()
+            self._solvers[alpha] = self._inverse(alpha)
+        inverse = self._solvers[alpha]
+        rest = 1 / (1 - alpha * self.alone)
+
+        def solve(coefficients: Array) -> Array:
+            together = xp.matmul(inverse, coefficients[:s, :])
+            return xp.concat([together, rest * coefficients[s:, :]])
+
+        return solve
+
+    def _inverse(self, alpha: float) -> Array:
+        """The inverse of E, or its pseudo-inverse where the vectors depend on each other."""
+        xp, host = self.backend.xp, self.backend.to_numpy
+        # On the host in float64, once: E is small, and vectors that depend on each other must be
+        # told from rounding.
+        gram = host(self.gram).astype(np.float64)
+        small = gram - alpha * host(self.coupling).astype(np.float64)
+        if small.shape[0] == 0:
+            return self.coupling
+        values, vectors = np.linalg.eigh((small + small.T) / 2)
+        epsilon = float(xp.finfo(self.coupling.dtype).eps)
+        kept = values > values[-1] * epsilon * values.size
+        inverse = (vectors[:, kept] / values[kept]) @ vectors[:, kept].T
+        return self.backend.asarray(inverse, dtype_name(self.coupling.dtype))
+
+    def _times(self, matrix: Any, dense: Array) -> Array:
+        if hasattr(matrix, "indptr"):
+            return self.backend.spmm(matrix, dense)
+        return self.backend.xp.matmul(matrix, dense)
 
     def __repr__(self) -> str:
-        return f"SparseEigenBasis(rank {self.eigenvalues.shape[0]}, {self.memory / 1e6:.1f} MB)"
+        return f"GalerkinBasis({self.kind}, rank {self.rank}, {_size(self)})"
 
 
-def eigen_basis(spectrum: Spectrum, *, backend: str | Backend = "auto") -> EigenBasis:
-    """The dense basis of a spectrum."""
-    device = select_backend(backend, like=spectrum.eigenvectors)
-    return EigenBasis(spectrum.eigenvalues, spectrum.eigenvectors, device)
-
-
-def sparse_eigen_basis(
-    spectrum: Spectrum, *, sparsity: float = 0.99, backend: str | Backend = "auto"
-) -> SparseEigenBasis:
-    """The basis of SHybrid: the smallest entries of U_1 set to zero.
+def eigen_basis(
+    spectrum: Spectrum,
+    graph: Graph,
+    *,
+    precision: str = "float32",
+    backend: str | Backend = "auto",
+) -> EigenBasis:
+    """The basis of a spectrum.
 
     Parameters
     ----------
-    sparsity
-        The fraction of all entries that become zero, in [0, 1); 0.99 in the paper.
+    precision
+        ``"float32"`` keeps the eigenvectors as they are; ``"float16"`` and ``"int8"`` (with a
+        scale per vector) take a half and a quarter of the memory. Answers stay exact, because
+        what the basis misses is left to the solver.
     """
     device = select_backend(backend, like=spectrum.eigenvectors)
+    xp = device.xp
+    check_choice(precision, "precision", PRECISIONS)
+    vectors, scales = spectrum.eigenvectors, None
+    if precision == "float16":
+        if not hasattr(xp, "float16"):
+            raise ValueError(
+                f"backend {device.name!r} has no float16. Use precision='int8' or 'float32'."
+            )
+        vectors = xp.astype(vectors, xp.float16)
+    elif precision == "int8":
+        largest = xp.max(xp.abs(vectors), axis=0) if spectrum.rank else spectrum.eigenvalues
+        scales = xp.where(largest > 0, largest, xp.ones_like(largest)) / 127
+        vectors = xp.astype(xp.round(vectors / scales), xp.int8)
+    return EigenBasis(
+        spectrum.eigenvalues,
+        vectors,
+        scales,
+        spectrum.residuals,
+        spectrum.orthogonality,
+        spectrum.missed,
+        spectrum.items,
+        graph.adjacency,
+        device,
+    )
+
+
+def sparse_eigen_basis(
+    eigenvectors: Array,
+    graph: Graph,
+    *,
+    sparsity: float = 0.99,
+    backend: str | Backend = "auto",
+) -> GalerkinBasis:
+    """A basis of the largest entries of the eigenvectors.
+
+    Parameters
+    ----------
+    eigenvectors : float array of shape (n, r)
+        U_1 in the paper.
+    sparsity
+        The fraction of all entries, the smallest ones, that become zero, in [0, 1); 0.99 in the
+        paper.
+    """
+    device = select_backend(backend, like=eigenvectors)
     xp = device.xp
     sparsity = check_number(sparsity, "sparsity")
     if not 0 <= sparsity < 1:
         raise ValueError(f"sparsity must lie in [0, 1); got {sparsity}. The paper uses 0.99.")
-    n, r = spectrum.eigenvectors.shape
-    flat = xp.reshape(spectrum.eigenvectors, (-1,))
-    count = n * r - int(sparsity * n * r)
+    n, r = eigenvectors.shape
+    flat = xp.reshape(eigenvectors, (-1,))
+    count = n * r - int(sparsity * (n * r))
     kept = xp.sort(device.top_k(xp.abs(flat)[None, :], count).ids[0, :]) if r else flat[:0]
     kept = xp.astype(kept, xp.int64)
     data, rows, columns = xp.take(flat, kept), kept // max(r, 1), kept % max(r, 1)
-    turned = xp.argsort(columns * n + rows)
-    return SparseEigenBasis(
-        eigenvalues=spectrum.eigenvalues,
-        vectors=csr_from_sorted(data, rows, columns, (n, r), device),
-        transposed=csr_from_sorted(
-            xp.take(data, turned), xp.take(columns, turned), xp.take(rows, turned), (r, n), device
-        ),
-        backend=device,
+    vectors, transposed = _both_ways(data, rows, columns, (n, r), device)
+    return _coupled_by_products("sparse eigenvectors", vectors, transposed, graph, device)
+
+
+def aggregate_basis(
+    graph: Graph, groups: Aggregation | Any, *, backend: str | Backend = "auto"
+) -> GalerkinBasis:
+    """A basis of groups: one vector per group, the root of the degree inside and 0 outside.
+
+    Parameters
+    ----------
+    groups : Aggregation, or int array of shape (n,)
+        The groups of ``aggregate``, or any labels from 0 up, such as the cells of an inverted
+        file; -1 for items that belong to none.
+    """
+    device = select_backend(backend, like=graph.degrees)
+    if isinstance(groups, Aggregation):
+        labels: NDArray[np.int64] = groups.labels.astype(np.int64)
+    else:
+        labels = _checked_labels(groups, graph.n)
+    degrees = device.to_numpy(graph.degrees).astype(np.float64)
+    inside = (labels >= 0) & (degrees > 0)
+    # Groups of isolated items only have no vector: the others are numbered without them.
+    labels = np.where(inside, labels, -1)
+    labels[inside] = np.unique(labels[inside], return_inverse=True)[1]
+    couplings = _couplings_of_groups(graph, labels, _group_weights(labels, degrees), device)
+    # Groups that couple to no other are solved by a division: they are numbered last.
+    coupled = np.unique(couplings.groups[couplings.groups != couplings.others])
+    count = int(labels.max(initial=-1)) + 1
+    number = np.empty(count, np.int64)
+    number[np.argsort(~np.isin(np.arange(count), coupled), kind="stable")] = np.arange(count)
+    labels[inside] = number[labels[inside]]
+    weights = _group_weights(labels, degrees)
+    couplings = _couplings_of_groups(graph, labels, weights, device)
+    return _basis_of_groups(graph, labels, weights, couplings, coupled.size, device)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Couplings:
+    """``W Z`` (rows, columns, values) in row order, and ``Z^T W Z`` (groups, others, strengths)."""
+
+    rows: NDArray[np.int64]
+    columns: NDArray[np.int64]
+    values: NDArray[np.float64]
+    groups: NDArray[np.int64]
+    others: NDArray[np.int64]
+    strengths: NDArray[np.float64]
+
+
+def _group_weights(labels: NDArray[np.int64], degrees: HostArray) -> HostArray:
+    """The one entry of each item: the root of its degree, so that every vector has unit length."""
+    inside = labels >= 0
+    lengths = np.sqrt(np.bincount(labels[inside], weights=degrees[inside]))
+    weights = np.zeros(labels.size)
+    weights[inside] = np.sqrt(degrees[inside]) / lengths[labels[inside]]
+    return weights
+
+
+def _couplings_of_groups(
+    graph: Graph, labels: NDArray[np.int64], weights: HostArray, backend: Backend
+) -> _Couplings:
+    host, matrix = backend.to_numpy, graph.adjacency
+    count = int(labels.max(initial=-1)) + 1
+    rows = np.repeat(np.arange(graph.n), np.diff(host(matrix.indptr)))
+    columns = host(matrix.indices)
+    values = host(matrix.data).astype(np.float64) * weights[columns]
+    rows, columns, values = _added_up(rows, labels[columns], values, count)
+    groups, others, strengths = _added_up(labels[rows], columns, weights[rows] * values, count)
+    return _Couplings(rows, columns, values, groups, others, strengths)
+
+
+def _added_up(
+    rows: NDArray[np.int64], columns: NDArray[np.int64], values: HostArray, count: int
+) -> tuple[NDArray[np.int64], NDArray[np.int64], HostArray]:
+    """Entries in row order, those of the same place as one; entries of no group are left out."""
+    known = (rows >= 0) & (columns >= 0)
+    names, values = (rows * count + columns)[known], values[known]
+    order = np.argsort(names, kind="stable")
+    names, values = names[order], values[order]
+    first = np.flatnonzero(np.diff(names, prepend=-1))
+    sums = np.add.reduceat(values, first) if first.size else values
+    rows, columns = np.divmod(names[first], max(count, 1))
+    return rows, columns, sums
+
+
+def _basis_of_groups(
+    graph: Graph,
+    labels: NDArray[np.int64],
+    weights: HostArray,
+    couplings: _Couplings,
+    divided: int,
+    backend: Backend,
+) -> GalerkinBasis:
+    """The basis of groups of which the first ``divided`` couple to each other."""
+    dtype = dtype_name(graph.degrees.dtype)
+    shape = (graph.n, int(labels.max(initial=-1)) + 1)
+    inside = np.flatnonzero(labels >= 0)
+    vectors, transposed = _both_ways(
+        backend.asarray(weights[inside], dtype),
+        backend.asarray(inside),
+        backend.asarray(labels[inside]),
+        shape,
+        backend,
     )
+    small = couplings.groups < divided
+    coupling = np.zeros((divided, divided))
+    coupling[couplings.groups[small], couplings.others[small]] = couplings.strengths[small]
+    alone = np.zeros(shape[1] - divided)
+    alone[couplings.groups[~small] - divided] = couplings.strengths[~small]
+    return GalerkinBasis(
+        kind="aggregates",
+        vectors=vectors,
+        transposed=transposed,
+        coupled=csr_from_sorted(
+            backend.asarray(couplings.values, dtype),
+            backend.asarray(couplings.rows),
+            backend.asarray(couplings.columns),
+            shape,
+            backend,
+        ),
+        gram=backend.asarray(np.eye(divided), dtype),
+        coupling=backend.asarray(coupling, dtype),
+        alone=backend.asarray(alone[:, None], dtype),
+        adjacency=graph.adjacency,
+        backend=backend,
+    )
+
+
+def given_basis(graph: Graph, vectors: Any, *, backend: str | Backend = "auto") -> GalerkinBasis:
+    """The user's own vectors: an array or a sparse matrix of shape (n, r).
+
+    Vectors that depend on each other are allowed: the solver works on what they span.
+    """
+    device = select_backend(backend, like=graph.degrees)
+    dtype = dtype_name(graph.degrees.dtype)
+    if len(vectors.shape) != 2 or vectors.shape[0] != graph.n:
+        raise ValueError(
+            f"basis must have shape (n, r) with n = {graph.n}; got {tuple(vectors.shape)}."
+        )
+    if hasattr(vectors, "tocoo"):
+        entries = vectors.tocsr().tocoo()
+        data = device.asarray(entries.data, dtype)
+        _check_basis(data, device)
+        rows = device.asarray(entries.row, "int64")
+        columns = device.asarray(entries.col, "int64")
+        order = device.xp.argsort(rows * vectors.shape[1] + columns)
+        take = device.xp.take
+        both = _both_ways(
+            take(data, order), take(rows, order), take(columns, order), vectors.shape, device
+        )
+        return _coupled_by_products("given, sparse", *both, graph, device)
+    dense = device.asarray(vectors, dtype)
+    _check_basis(dense, device)
+    return _coupled_by_products("given, dense", dense, dense.T, graph, device)
+
+
+def _check_basis(values: Array, backend: Backend) -> None:
+    xp = backend.xp
+    if not bool(xp.all(xp.isfinite(values))):
+        raise ValueError("basis must be finite; got NaN or infinity.")
+
+
+def _checked_labels(groups: Any, n: int) -> NDArray[np.int64]:
+    labels = np.asarray(groups)
+    if labels.shape != (n,) or labels.dtype.kind not in "iu":
+        raise ValueError(
+            f"labels must be integers of shape ({n},); got {labels.dtype} of shape {labels.shape}."
+        )
+    if labels.size and labels.min() < -1:
+        raise ValueError(f"labels must be at least -1 (no group); got {labels.min()}.")
+    return labels.astype(np.int64)
+
+
+def _coupled_by_products(
+    kind: str, vectors: Any, transposed: Any, graph: Graph, backend: Backend
+) -> GalerkinBasis:
+    """A basis whose small matrices are found by multiplying blocks of its own vectors."""
+    xp = backend.xp
+    r = vectors.shape[1]
+    dtype = graph.degrees.dtype
+    empty = xp.zeros((0, 0), dtype=dtype, device=backend.device)
+    draft = GalerkinBasis(
+        kind, vectors, transposed, None, empty, empty, empty, graph.adjacency, backend
+    )
+    gram, coupling = [], []
+    identity = xp.eye(r, dtype=dtype, device=backend.device)
+    for start in range(0, r, _BLOCK):
+        block = draft.prolong(identity[:, start : min(start + _BLOCK, r)])
+        gram.append(draft.restrict(block))
+        coupling.append(draft.restrict(backend.spmm(graph.adjacency, block)))
+    return GalerkinBasis(
+        kind=kind,
+        vectors=vectors,
+        transposed=transposed,
+        coupled=None,
+        gram=xp.concat(gram, axis=1) if gram else empty,
+        coupling=xp.concat(coupling, axis=1) if coupling else empty,
+        alone=xp.zeros((0, 1), dtype=dtype, device=backend.device),
+        adjacency=graph.adjacency,
+        backend=backend,
+    )
+
+
+def _both_ways(
+    data: Array, rows: Array, columns: Array, shape: tuple[int, int], backend: Backend
+) -> tuple[SparseMatrix, SparseMatrix]:
+    """A sparse matrix from entries in row order, and its transpose."""
+    xp = backend.xp
+    turned = xp.argsort(columns * shape[0] + rows)
+    return (
+        csr_from_sorted(data, rows, columns, shape, backend),
+        csr_from_sorted(
+            xp.take(data, turned),
+            xp.take(columns, turned),
+            xp.take(rows, turned),
+            (shape[1], shape[0]),
+            backend,
+        ),
+    )
+
+
+def _bytes(part: Any) -> int:
+    if part is None:
+        return 0
+    if hasattr(part, "indptr"):
+        return sum(array_bytes(one) for one in (part.data, part.indices, part.indptr))
+    return array_bytes(part)
+
+
+def _size(basis: Basis) -> str:
+    return f"{basis.memory / 1e6:.1f} MB"

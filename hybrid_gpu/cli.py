@@ -7,11 +7,12 @@ import json
 import os
 import platform
 import secrets
+import shutil
 import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any, NoReturn
 
@@ -27,12 +28,16 @@ from typer.core import TyperGroup
 import hybrid_gpu
 from hybrid_gpu import evaluation, plots
 from hybrid_gpu.backends import select_backend
-from hybrid_gpu.basis import sparse_eigen_basis
+from hybrid_gpu.basis import EigenBasis
+from hybrid_gpu.building import BASES, build_index
+from hybrid_gpu.comparison import Line, compare_methods
 from hybrid_gpu.datasets import Split, digits, load_array, split_queries
 from hybrid_gpu.errors import HybridGpuError
-from hybrid_gpu.index import DiffusionIndex, build_index
-from hybrid_gpu.methods import METHODS, Method
-from hybrid_gpu.neighbors import Progress
+from hybrid_gpu.index import DiffusionIndex
+from hybrid_gpu.methods import METHODS
+from hybrid_gpu.plan import plan as make_plan
+from hybrid_gpu.precompute import estimate_precompute
+from hybrid_gpu.progress import Progress
 from hybrid_gpu.ranking import Ranking
 from hybrid_gpu.storage import check_target, load_index
 from hybrid_gpu.validation import check_count
@@ -41,7 +46,6 @@ _USER_FAULTS = (ValueError, TypeError, HybridGpuError, OSError, ImportError, Mem
 # The parent of BadParameter is every kind of wrong usage; typer gives it no public name.
 _USAGE_FAULT: Any = typer.BadParameter.__base__
 _DEMO_SEED = 7
-_DEMO_RUNS = 3
 _DEMO_PICTURE = Path("hybrid-gpu-demo.png")
 _PICTURE_QUERIES, _PICTURE_RESULTS = 4, 12
 _DEFAULT_K = 100
@@ -140,10 +144,8 @@ def demo(
     data = digits()
     split = split_queries(data, check_count(queries, "queries", high=data.n - 1), _DEMO_SEED)
     with _progress() as progress:
-        index = build_index(
-            split.database.descriptors, neighbors=neighbors, rank=rank, progress=progress
-        )
-        lines = _compare(index, split, neighbors, progress)
+        compared = compare_methods(split, neighbors=neighbors, rank=rank, progress=progress)
+    index, lines = compared.index, compared.lines
     if not as_json:
         _print_comparison(index, split, lines)
     # Without a wish of the user's, a missing matplotlib is no fault.
@@ -168,12 +170,15 @@ def build(
     neighbors: Annotated[int, typer.Option(help="Nearest neighbors of each item.")] = 50,
     gamma: Annotated[float, typer.Option(help="Exponent of the similarities.")] = 3.0,
     alpha: Annotated[float, typer.Option(help="Restart parameter, in [0, 1).")] = 0.99,
-    basis: Annotated[str, typer.Option(help="auto, eigen or none.")] = "auto",
-    rank: Annotated[int | None, typer.Option(help="Eigenvectors to keep; at most 100.")] = None,
+    basis: Annotated[str, typer.Option(help=f"{', '.join(BASES)}.")] = "auto",
+    rank: Annotated[int | None, typer.Option(help="Groups or eigenvectors to keep.")] = None,
+    precision: Annotated[
+        str, typer.Option(help="Of eigenvectors: float32, float16 or int8.")
+    ] = "float32",
     knn: Annotated[str, typer.Option(help="auto, exact, faiss or a FAISS factory.")] = "auto",
     dtype: Annotated[str, typer.Option(help="float32 or float64.")] = "float32",
     backend: Device = "auto",
-    seed: Annotated[int, typer.Option(help="Of the eigensolver's start.")] = 0,
+    seed: Annotated[int, typer.Option(help="Of everything random.")] = 0,
     as_json: Json = False,
 ) -> None:
     """Index a database of descriptors."""
@@ -187,6 +192,7 @@ def build(
             alpha=alpha,
             basis=basis,
             rank=rank,
+            precision=precision,
             knn=knn,
             dtype=dtype,
             seed=seed,
@@ -259,6 +265,72 @@ def rerank(
 
 
 @app.command()
+def precompute(
+    index: IndexFolder,
+    keep: Annotated[int, typer.Option(help="Entries to store for each item.")] = 1000,
+    rtol: Annotated[float, typer.Option(help="Relative residual of each column.")] = 1e-3,
+    batch: Width = None,
+    backend: Device = "auto",
+    as_json: Json = False,
+) -> None:
+    """Diffuse every item once, for search --method precomputed.
+
+    An interrupted run goes on where it was when it is called again.
+    """
+    work = index.with_name(index.name + ".columns")
+    with _progress() as progress:
+        opened = _open(index, backend, progress)
+        expected = estimate_precompute(opened, keep=keep, rtol=rtol, batch=batch)
+        if not as_json:
+            typer.echo(
+                f"About {expected.seconds / 60:.1f} minutes and "
+                f"{rich.filesize.decimal(expected.bytes)}."
+            )
+        start = time.perf_counter()
+        stored = opened.precompute(
+            keep=keep, rtol=rtol, folder=work, batch=batch, progress=progress
+        )
+        progress("saving", 0, 1)
+        stored.save(index)
+    shutil.rmtree(work)
+    seconds = time.perf_counter() - start
+    if as_json:
+        _print_json(index=str(index), seconds=seconds, **_describe(stored))
+        return
+    typer.echo(f"{stored}\nSaved to {index} after {seconds:.1f} s.")
+
+
+@app.command()
+def plan(
+    index: IndexFolder,
+    target: Annotated[float, typer.Option(help="Agreement with the exact ranking.")] = 0.99,
+    k: Annotated[int, typer.Option("--k", "-k", help="Results that are compared.")] = 100,
+    queries: Annotated[int, typer.Option(help="Items that serve as queries.")] = 64,
+    eigenvectors: Annotated[
+        list[int] | None, typer.Option(help="Rank of an eigenvector basis to try; repeatable.")
+    ] = None,
+    backend: Device = "auto",
+    as_json: Json = False,
+) -> None:
+    """Measure which basis, rank and number of steps reach a target at the least cost."""
+    with _progress() as progress:
+        opened = _open(index, backend, progress)
+        made = make_plan(
+            opened,
+            target=target,
+            k=min(k, opened.n),
+            queries=queries,
+            eigenvectors=eigenvectors or (),
+            progress=progress,
+        )
+    if as_json:
+        best = None if made.best is None else asdict(made.best)
+        _print_json(target=target, best=best, candidates=[asdict(one) for one in made.candidates])
+        return
+    typer.echo(repr(made))
+
+
+@app.command()
 def evaluate(
     ranking: Annotated[
         Path, typer.Argument(metavar="RANKING", help="Output of search, or ids as .npy.")
@@ -327,75 +399,7 @@ def info(
     _print_pairs({name: _readable(name, value) for name, value in _describe(opened).items()})
 
 
-@dataclass(frozen=True, slots=True)
-class _Line:
-    """What one method did in the demo."""
-
-    method: str
-    mean_average_precision: float
-    milliseconds_per_query: float
-    memory_bytes: int
-    agreement_at_100: float
-
-
-def _compare(
-    index: DiffusionIndex, split: Split, neighbors: int, progress: Progress
-) -> list[_Line]:
-    exact_index = build_index(
-        split.database.descriptors,
-        neighbors=neighbors,
-        basis="none",
-        dtype="float64",
-        backend=index.backend,
-    )
-    exact = _timed_search(exact_index, split, "temporal", rtol=1e-10)
-    lines = []
-    for place, method in enumerate(METHODS.values()):
-        progress("comparing methods", place, len(METHODS))
-        ranking = _timed_search(index, split, method.name)
-        lines.append(_line(method.name, ranking, exact, split, _memory(index, method)))
-    lines.append(_line("exact", exact, exact, split, exact_index.graph.memory))
-    return lines
-
-
-def _timed_search(
-    index: DiffusionIndex, split: Split, method: str, *, rtol: float | None = None
-) -> Ranking:
-    """The fastest of a few full rankings, after a run that leaves everything warm."""
-    queries, n = split.queries.descriptors, index.n
-    settings: dict[str, Any] = {"k": n, "method": method, "shortlist": max(1, n // 4), "rtol": rtol}
-    index.search(queries[:8], **settings)
-    runs = [index.search(queries, **settings) for _ in range(_DEMO_RUNS)]
-    return min(runs, key=_seconds)
-
-
-def _seconds(ranking: Ranking) -> float:
-    return sum(ranking.report.seconds.values())
-
-
-def _line(method: str, ranking: Ranking, exact: Ranking, split: Split, memory: int) -> _Line:
-    return _Line(
-        method=method,
-        mean_average_precision=evaluation.mean_average_precision(
-            ranking.ids, split.database.labels, split.queries.labels
-        ),
-        milliseconds_per_query=1000 * _seconds(ranking) / split.queries.n,
-        memory_bytes=memory,
-        agreement_at_100=evaluation.agreement(
-            ranking.ids, exact.ids, at=min(100, split.database.n)
-        ),
-    )
-
-
-def _memory(index: DiffusionIndex, method: Method) -> int:
-    """Bytes that a method keeps beyond the descriptors: a solver keeps the graph."""
-    graph = index.memory["graph"] if method.steps else 0
-    if method.name == "shybrid" and index.spectrum is not None:
-        return graph + sparse_eigen_basis(index.spectrum, backend=index.backend).memory
-    return graph + (index.memory["eigenvectors"] if method.needs_eigenvectors else 0)
-
-
-def _print_comparison(index: DiffusionIndex, split: Split, lines: Sequence[_Line]) -> None:
+def _print_comparison(index: DiffusionIndex, split: Split, lines: Sequence[Line]) -> None:
     typer.echo(
         f"Handwritten digits: {split.database.n} images, {split.queries.n} held-out queries, "
         f"{index.backend.name}."
@@ -488,7 +492,7 @@ def _deliver(ranking: Ranking, output: Path | None, as_json: bool) -> None:
     report = ranking.report
     typer.echo(
         f"{m} queries, top {k} by {report.method}: {report.steps} steps, "
-        f"{_seconds(ranking):.3f} s on {report.backend}."
+        f"{ranking.report.total_seconds:.3f} s on {report.backend}."
     )
     typer.echo("Keep all of it with --output FILE.npz." if output is None else f"Wrote {output}.")
 
@@ -553,25 +557,28 @@ def _depths(at: list[int] | None, longest: int) -> Iterable[int]:
 
 
 def _describe(index: DiffusionIndex) -> dict[str, Any]:
-    sizes = np.bincount(index.graph.components)
+    graph, basis = index.layout.graph, index.basis
+    sizes = np.bincount(graph.components)
     facts: dict[str, Any] = {
         "items": index.n,
         "dimensions": None if index.descriptors is None else int(index.descriptors.shape[1]),
-        "edges": index.graph.edges,
+        "edges": graph.edges,
         "components": sizes.size,
         "largest component": int(sizes.max()),
-        "isolated items": index.graph.isolated,
+        "isolated items": graph.isolated,
         "alpha": index.alpha,
         "gamma": index.gamma,
         "dtype": index.dtype,
-        "rank": 0 if index.spectrum is None else index.spectrum.rank,
+        "basis": None if basis is None else basis.kind,
+        "rank": 0 if basis is None else basis.rank,
+        "stored columns": 0 if index.columns is None else index.columns.keep,
     }
-    if index.spectrum is not None and index.spectrum.rank:
+    if isinstance(basis, EigenBasis) and basis.rank:
         facts |= {
-            "largest eigenvalue": float(index.spectrum.eigenvalues[0]),
-            "smallest eigenvalue": float(index.spectrum.eigenvalues[-1]),
-            "worst residual": float(np.max(index.spectrum.residuals)),
-            "orthogonality": index.spectrum.orthogonality,
+            "largest eigenvalue": float(basis.eigenvalues[0]),
+            "smallest eigenvalue": float(basis.eigenvalues[-1]),
+            "worst residual": float(np.max(basis.residuals)),
+            "orthogonality": basis.orthogonality,
         }
     facts |= {f"{part} bytes": size for part, size in index.memory.items()}
     return {name.replace(" ", "_"): value for name, value in facts.items()}

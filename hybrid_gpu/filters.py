@@ -1,11 +1,34 @@
-"""Transfer functions of graph filters: what diffusion does to each graph frequency."""
+"""Transfer functions of graph filters: what diffusion does to each graph frequency.
+
+A graph frequency is an eigenvalue of the normalized adjacency: 1 is the slowest, -1 the fastest. A
+filter h turns an observation y into ``h(W) y``; the paper's is ``PageRank``, and its second theorem
+holds for any other with a convergent series.
+"""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+import scipy.fft
+from numpy.typing import NDArray
 
 from hybrid_gpu.backends import Array
-from hybrid_gpu.validation import check_alpha, check_count
+from hybrid_gpu.backends.protocol import HostArray
+from hybrid_gpu.validation import check_alpha, check_count, check_number, check_positive
+
+# A function that still has something to say at this degree is not smooth enough to expand.
+_DEGREE_AT_MOST = 1024
+
+
+class Filter(Protocol):
+    """A function of graph frequency, on [-1, 1]."""
+
+    def transfer(self, frequency: Array) -> Array:
+        """Gain at each frequency; h(x) in the paper."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +44,7 @@ class PageRank:
         check_alpha(self.alpha)
 
     def transfer(self, frequency: Array) -> Array:
-        """Gain at a graph frequency (an eigenvalue of the adjacency).
+        """Gain at a graph frequency.
 
         Written h_alpha(x) in the paper, eq. (transfer): 1 at frequency 1, ``1 - alpha`` at 0.
         """
@@ -34,6 +57,150 @@ class PageRank:
         """
         # Same value as transfer(x) - transfer(0), without the cancellation near 0.
         return self.alpha * frequency * self.transfer(frequency)
+
+
+@dataclass(frozen=True, slots=True)
+class HeatKernel:
+    """Heat that spreads for a time: ``h(x) = exp(-time (1 - x))``, 1 at frequency 1."""
+
+    time: float = 10.0
+
+    def __post_init__(self) -> None:
+        check_positive(self.time, "time")
+
+    def transfer(self, frequency: Array) -> Array:
+        """Gain at a graph frequency."""
+        # A power of a constant is the one exponential that arrays of every library have.
+        return math.e ** (self.time * (frequency - 1))
+
+
+@dataclass(frozen=True, slots=True)
+class Polynomial:
+    """A walk of given weights: ``h(x) = c_0 + c_1 x + c_2 x^2 + ...``."""
+
+    coefficients: tuple[float, ...]
+
+    def __post_init__(self) -> None:
+        checked = tuple(check_number(one, "coefficients") for one in self.coefficients)
+        if not checked:
+            raise ValueError("coefficients must hold at least one number; got none.")
+        object.__setattr__(self, "coefficients", checked)
+
+    def transfer(self, frequency: Array) -> Array:
+        """Gain at a graph frequency."""
+        gain = 0 * frequency
+        for coefficient in reversed(self.coefficients):
+            gain = gain * frequency + coefficient
+        return gain
+
+
+@dataclass(frozen=True, slots=True)
+class Custom:
+    """Any function that takes NumPy arrays of frequencies in [-1, 1] to gains."""
+
+    function: Callable[[HostArray], HostArray]
+
+    def transfer(self, frequency: Array) -> Array:
+        """Gain at a graph frequency."""
+        return self.function(frequency)
+
+
+def as_filter(given: Any) -> Filter:
+    """A filter as it is, or a callable made into one.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If it is neither, or not finite on [-1, 1].
+    """
+    if hasattr(given, "transfer"):
+        chosen: Filter = given
+    elif callable(given):
+        chosen = Custom(given)
+    else:
+        raise TypeError(
+            f"filter must be PageRank, HeatKernel, Polynomial or a function of frequencies; got "
+            f"{given!r}."
+        )
+    if not np.all(np.isfinite(gains(chosen, np.linspace(-1, 1, 65)))):
+        raise ValueError("filter must be finite on [-1, 1]; got NaN or infinity.")
+    return chosen
+
+
+def gains(filter: Filter, frequencies: Any) -> NDArray[np.float64]:
+    """The transfer function on the host, in float64."""
+    points = np.asarray(frequencies, dtype=np.float64)
+    return np.asarray(filter.transfer(points), dtype=np.float64) + np.zeros_like(points)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Expansion:
+    """A filter as a short Chebyshev series on an interval of frequencies.
+
+    Attributes
+    ----------
+    coefficients : float64 host array of shape (degree + 1,)
+    low, high : float
+        The interval.
+    truncation : float
+        Bound on the error of the series anywhere on the interval, and so on that of a filtered
+        signal relative to the signal.
+    """
+
+    coefficients: NDArray[np.float64]
+    low: float
+    high: float
+    truncation: float
+
+    @property
+    def degree(self) -> int:
+        return int(self.coefficients.size) - 1
+
+
+def expand(
+    filter: Filter,
+    *,
+    low: float = -1.0,
+    high: float = 1.0,
+    degree: int | None = None,
+    tolerance: float = 1e-6,
+) -> Expansion:
+    """The Chebyshev series of a filter on [low, high].
+
+    Parameters
+    ----------
+    degree
+        Its degree; None: the smallest whose truncation error is within ``tolerance``.
+
+    Raises
+    ------
+    ValueError
+        If no degree within reason meets the tolerance: the filter has a jump or a pole.
+    """
+    center, radius = (low + high) / 2, max((high - low) / 2, 1e-12)
+    size = 64
+    while True:
+        points = np.cos(np.pi * (np.arange(size + 1) + 0.5) / (size + 1))
+        # Interpolation in the Chebyshev points is a cosine transform.
+        series = scipy.fft.dct(gains(filter, center + radius * points)) / (size + 1)
+        series[0] /= 2
+        tails = np.append(np.cumsum(np.abs(series)[::-1])[::-1][1:], 0.0)
+        settled = np.abs(series[-size // 4 :]).max() <= 1e-14 * max(np.abs(series).max(), 1e-300)
+        if settled or size >= _DEGREE_AT_MOST:
+            break
+        size *= 2
+    if degree is None:
+        fine = np.flatnonzero(tails <= tolerance)
+        if not settled and (fine.size == 0 or fine[0] > size // 2):
+            raise ValueError(
+                f"filter needs a degree above {size // 2} to reach {tolerance:g}: it is not smooth "
+                "enough. Pass steps= to choose the degree, or a smoother function."
+            )
+        degree = int(fine[0])
+    kept = np.zeros(degree + 1)
+    kept[: min(degree + 1, series.size)] = series[: degree + 1]
+    truncation = float(tails[degree]) if degree < tails.size else 0.0
+    return Expansion(kept, low, high, truncation)
 
 
 def condition_number(alpha: float, *, largest: float = 1.0, smallest: float = -1.0) -> float:
@@ -69,3 +236,26 @@ def error_bound(condition: float, steps: int) -> float:
     check_count(steps, "steps", low=0)
     root = condition**0.5
     return float(2 * ((root - 1) / (root + 1)) ** steps)
+
+
+def error_bounds(
+    eigenvalues: Any, *, alpha: float = 0.99, steps: Sequence[int] = tuple(range(21))
+) -> NDArray[np.float64]:
+    """The bound for every rank and number of steps: the contour plot of the paper's Figure 1.
+
+    Parameters
+    ----------
+    eigenvalues : float array of shape (r,)
+        Leading eigenvalues of the adjacency, descending.
+    steps
+        Numbers of steps.
+
+    Returns
+    -------
+    float64 array of shape (r, len(steps))
+        Row i is for a basis of the first i eigenvectors.
+    """
+    # A computed eigenvalue may exceed 1 by rounding.
+    values = np.minimum(np.asarray(eigenvalues, dtype=np.float64), 1.0)
+    conditions = [condition_number(alpha, largest=float(value)) for value in values]
+    return np.array([[error_bound(one, count) for count in steps] for one in conditions])

@@ -1,18 +1,19 @@
-"""The ranking methods of the paper and of its baselines, in one table."""
+"""The ranking methods of the paper, of its baselines, and of this library, in one table."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 from hybrid_gpu.backends import Array, Backend
-from hybrid_gpu.basis import Basis
-from hybrid_gpu.filters import PageRank
-from hybrid_gpu.graph import Graph, csr_from_sorted, normalized, row_numbers, submatrix
+from hybrid_gpu.basis import Basis, EigenBasis
+from hybrid_gpu.columns import Columns
+from hybrid_gpu.filters import Filter, gains
+from hybrid_gpu.graph import Layout, csr_from_sorted, normalized, row_numbers, submatrix
 from hybrid_gpu.neighbors import unit_rows
 from hybrid_gpu.observation import Observation, scatter
-from hybrid_gpu.solver import Solution, hybrid_as_in_paper, temporal
+from hybrid_gpu.solver import Solution, deflated, gains_at, hybrid_as_in_paper
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -29,26 +30,46 @@ class Batch:
         Cosine of every query and item; 0 for items that a foreign first stage did not return.
     shortlist : callable that returns an int64 array of shape (m, t)
         The items that ``truncated`` keeps for each query; -1 for none.
-    basis, sparse_basis : callables
-        The eigenvectors of the index, dense or sparsified.
-    row_norms : callable that returns a float array of shape (n,)
-        Norm of each item's row of the eigenvectors.
+    eigenvectors, sparse_eigenvectors : callables
+        The eigenvectors of the index, as they are or sparsified.
+    columns : callable
+        The stored columns of the index.
+    steps : int or None
+        None lets an expansion choose its degree.
     """
 
-    graph: Graph
+    layout: Layout
+    basis: Basis | None
     descriptors: Array | None
     observation: Observation
     queries: Array | None
     similarities: Callable[[], Array]
     shortlist: Callable[[], Array]
-    basis: Callable[[], Basis]
-    sparse_basis: Callable[[], Basis]
-    row_norms: Callable[[], Array]
+    eigenvectors: Callable[[], EigenBasis]
+    sparse_eigenvectors: Callable[[], Basis]
+    columns: Callable[[], Columns]
     gamma: float
-    filter: PageRank
-    steps: int
+    filter: Filter
+    steps: int | None
     rtol: float | None
     backend: Backend
+
+    def placed(self, ids: Array) -> Array:
+        """The places of items in the graph's own order; -1 stays -1."""
+        xp = self.backend.xp
+        known = xp.where(ids < 0, xp.zeros_like(ids), ids)
+        places = xp.take(self.layout.places, xp.reshape(known, (-1,)))
+        return xp.where(ids < 0, ids, xp.reshape(places, ids.shape))
+
+    def right_side(self) -> Array:
+        """The observations as columns (n, m), in the graph's own order."""
+        seen = self.observation
+        return scatter(self.placed(seen.ids), seen.weights, seen.n, self.backend)
+
+    def by_item(self, solution: Solution) -> Solution:
+        """A solution in the graph's own order, put into the order of the items."""
+        values = self.backend.xp.take(solution.values, self.layout.places, axis=0)
+        return replace(solution, values=values)
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,58 +105,72 @@ def _query_expansion(batch: Batch) -> Solution:
 
 
 def _temporal(batch: Batch) -> Solution:
-    return temporal(
-        batch.graph.adjacency,
-        batch.observation.dense(batch.backend),
-        batch.filter,
-        batch.steps,
-        batch.rtol,
-        batch.backend,
+    return batch.by_item(_solve(batch, batch.right_side(), None))
+
+
+def _hybrid(batch: Batch) -> Solution:
+    return batch.by_item(_solve(batch, batch.right_side(), batch.basis))
+
+
+def _solve(batch: Batch, right_side: Array, basis: Basis | None) -> Solution:
+    adjacency = batch.layout.graph.adjacency
+    return deflated(
+        adjacency, right_side, basis, batch.filter, batch.steps, batch.rtol, batch.backend
     )
 
 
 def _truncated(batch: Batch) -> Solution:
     """Temporal filtering on the shortlist of each query: a graph of its own for every one."""
     xp, backend = batch.backend.xp, batch.backend
-    shortlists = batch.shortlist()
-    observation = batch.observation.dense(backend)
-    ids, values, residuals = [], [], []
-    steps, converged = 0, True
+    shortlists, right_side = batch.placed(batch.shortlist()), batch.right_side()
+    columns, residuals, solutions = [], [], []
     for query in range(batch.observation.queries):
-        items = xp.unique_values(shortlists[query, :])
-        items = items[items >= 0]
-        if items.shape[0] == 0:
-            items = xp.zeros((1,), dtype=xp.int64, device=backend.device)
-        part = submatrix(batch.graph.adjacency, items, backend)
-        rows, columns = row_numbers(part, backend), xp.astype(part.indices, xp.int64)
-        # Back from normalized weights to affinities, then normalize by what is left of the degrees.
-        root = xp.sqrt(xp.take(batch.graph.degrees, items))
-        weights = part.data * (xp.take(root, rows) * xp.take(root, columns))
-        affinity = backend.csr(weights, part.indices, part.indptr, part.shape)
-        ones = xp.ones((part.shape[0], 1), dtype=weights.dtype, device=backend.device)
-        degrees = backend.spmm(affinity, ones)[:, 0]
-        again = normalized(weights, rows, columns, degrees, xp)
-        adjacency = csr_from_sorted(again, rows, columns, part.shape, backend)
-        right_side = xp.take(observation[:, query : query + 1], items, axis=0)
-        solution = temporal(adjacency, right_side, batch.filter, batch.steps, batch.rtol, backend)
-        # A column of the result, as a list that scatter can place.
-        ids.append(items)
-        values.append(solution.values[:, 0])
+        places = xp.unique_values(shortlists[query, :])
+        places = places[places >= 0]
+        if places.shape[0] == 0:
+            places = xp.zeros((1,), dtype=xp.int64, device=backend.device)
+        solution = deflated(
+            _cut_out(batch.layout, places, backend),
+            xp.take(right_side[:, query : query + 1], places, axis=0),
+            None,
+            batch.filter,
+            batch.steps,
+            batch.rtol,
+            backend,
+        )
+        columns.append(scatter(places[None, :], solution.values.T, batch.layout.graph.n, backend))
         residuals.append(solution.residuals)
-        steps, converged = max(steps, solution.steps), converged and solution.converged
-    whole = [
-        scatter(one[None, :], score[None, :], batch.graph.n, backend)
-        for one, score in zip(ids, values, strict=True)
-    ]
-    return Solution(xp.concat(whole, axis=1), xp.concat(residuals), steps, converged)
+        solutions.append(solution)
+    whole = Solution(
+        values=xp.concat(columns, axis=1),
+        residuals=None if residuals[0] is None else xp.concat(residuals),
+        steps=max(one.steps for one in solutions),
+        converged=all(one.converged for one in solutions),
+        truncation=solutions[0].truncation,
+    )
+    return batch.by_item(whole)
+
+
+def _cut_out(layout: Layout, places: Array, backend: Backend) -> Array:
+    """The adjacency of some items among themselves, normalized anew."""
+    xp = backend.xp
+    part = submatrix(layout.graph.adjacency, places, backend)
+    rows, columns = row_numbers(part, backend), xp.astype(part.indices, xp.int64)
+    # Back from normalized weights to affinities, then normalize by what is left of the degrees.
+    root = xp.sqrt(xp.take(layout.graph.degrees, places))
+    weights = part.data * (xp.take(root, rows) * xp.take(root, columns))
+    affinity = backend.csr(weights, part.indices, part.indptr, part.shape)
+    ones = xp.ones((part.shape[0], 1), dtype=weights.dtype, device=backend.device)
+    degrees = backend.spmm(affinity, ones)[:, 0]
+    again = normalized(weights, rows, columns, degrees, xp)
+    return csr_from_sorted(again, rows, columns, part.shape, backend)
 
 
 def _fast_spectral(batch: Batch) -> Solution:
     """``U_1 h(Lambda_1) U_1^T y``, eq. (spectral) with the leading eigenpairs only."""
-    basis = batch.basis()
-    gains = batch.filter.transfer(basis.eigenvalues)[:, None]
-    coefficients = basis.restrict(batch.observation.dense(batch.backend))
-    return _direct(basis.prolong(gains * coefficients))
+    basis = batch.eigenvectors()
+    gain = gains_at(batch.filter, basis.eigenvalues, batch.backend)
+    return batch.by_item(_direct(basis.prolong(gain * basis.restrict(batch.right_side()))))
 
 
 def _fast_spectral_weighted(batch: Batch) -> Solution:
@@ -147,30 +182,39 @@ def _fast_spectral_weighted(batch: Batch) -> Solution:
     own would score its similarity: both parts are then in the same units.
     """
     xp = batch.backend.xp
-    weight = batch.row_norms()[:, None]
+    vectors = xp.take(batch.eigenvectors().dense(), batch.layout.places, axis=0)
+    weight = xp.sqrt(xp.sum(vectors * vectors, axis=1, keepdims=True))
     fallback = xp.clip(batch.similarities().T, min=0) ** batch.gamma
-    spectral = _fast_spectral(batch).values / batch.filter.transfer(0.0)
+    floor = float(gains(batch.filter, 0.0))
+    spectral = _fast_spectral(batch).values / (floor if floor > 0 else 1.0)
     return _direct(weight * spectral + (1 - weight) * fallback)
 
 
 def _hybrid_paper(batch: Batch) -> Solution:
-    return _hybrid(batch, batch.basis())
+    return _as_in_paper(batch, batch.eigenvectors())
 
 
 def _sparse_hybrid(batch: Batch) -> Solution:
-    return _hybrid(batch, batch.sparse_basis())
+    return _as_in_paper(batch, batch.sparse_eigenvectors())
 
 
-def _hybrid(batch: Batch, basis: Basis) -> Solution:
-    return hybrid_as_in_paper(
-        batch.graph.adjacency,
-        batch.observation.dense(batch.backend),
-        basis,
+def _as_in_paper(batch: Batch, vectors: Basis) -> Solution:
+    solution = hybrid_as_in_paper(
+        batch.layout.graph.adjacency,
+        batch.right_side(),
+        vectors,
+        batch.eigenvectors().eigenvalues,
         batch.filter,
         batch.steps,
         batch.rtol,
         batch.backend,
     )
+    return batch.by_item(solution)
+
+
+def _precomputed(batch: Batch) -> Solution:
+    """The sum of the stored columns of the observed items: diffusion is linear."""
+    return _direct(batch.columns().combine(batch.observation, batch.backend))
 
 
 def _direct(values: Array) -> Solution:
@@ -213,6 +257,8 @@ _TABLE = (
         steps=5,
         needs_eigenvectors=True,
     ),
+    Method("hybrid", "conjugate gradients, deflated by any basis; exact", _hybrid, steps=5),
+    Method("precomputed", "sum of columns that were diffused beforehand", _precomputed),
 )
 
 METHODS: Mapping[str, Method] = MappingProxyType({method.name: method for method in _TABLE})

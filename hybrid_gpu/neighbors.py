@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 
 from hybrid_gpu.backends import Array, Backend, select_backend
+from hybrid_gpu.progress import Progress
 from hybrid_gpu.validation import check_count, check_dtype, check_vectors, dtype_name, item_bytes
-
-Progress: TypeAlias = Callable[[str, int, int], None]
-"""Called as ``progress(stage, done, total)`` from time to time during long work."""
 
 # An inverted-file index that probes one list, FAISS's default, misses most reciprocal edges.
 _FAISS_PROBES = 32
@@ -112,18 +109,30 @@ def _search(
         large = units.shape[0] >= 20_000
         knn = "faiss" if large and importlib.util.find_spec("faiss") else "exact"
     if knn == "exact":
-        return _exact(units, queries, k, progress=progress, backend=backend)
+        own = None
+        if queries is None:
+            own = backend.xp.arange(units.shape[0], dtype=backend.xp.int64, device=backend.device)
+            queries = units
+        return exact_neighbors(units, queries, k, own=own, progress=progress, backend=backend)
     factory = "Flat" if knn == "faiss" else knn
     return _through_faiss(units, queries, k, factory=factory, progress=progress, backend=backend)
 
 
-def _exact(
-    units: Array, queries: Array | None, k: int, *, progress: Progress | None, backend: Backend
+def exact_neighbors(
+    units: Array,
+    queries: Array,
+    k: int,
+    *,
+    own: Array | None = None,
+    progress: Progress | None = None,
+    backend: Backend,
 ) -> Neighbors:
+    """Neighbors of unit vectors by matrix products and top-k, a tile of queries at a time.
+
+    ``own`` (m,) names an item for each query that does not count as its neighbor: itself.
+    """
     xp = backend.xp
-    n = units.shape[0]
-    wanted = units if queries is None else queries
-    m = wanted.shape[0]
+    n, m = units.shape[0], queries.shape[0]
     item_ids = xp.arange(n, dtype=xp.int64, device=backend.device)
     # Similarities, the copy that top-k works on, and the mask of the item itself.
     tile = max(1, min(1024, m, backend.available_bytes() // (4 * n * item_bytes(units))))
@@ -133,9 +142,9 @@ def _exact(
         if progress:
             progress("neighbors", start, m)
         stop = min(start + tile, m)
-        products = xp.matmul(wanted[start:stop, :], units.T)
-        if queries is None:
-            itself = item_ids[None, :] == item_ids[start:stop, None]
+        products = xp.matmul(queries[start:stop, :], units.T)
+        if own is not None:
+            itself = item_ids[None, :] == own[start:stop, None]
             products = xp.where(itself, nothing, products)
         best = backend.top_k(products, k)
         ids.append(best.ids)

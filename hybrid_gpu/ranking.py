@@ -22,6 +22,8 @@ class Report:
         The most solver steps that a batch took.
     residuals : float64 array of shape (m,), or None
         Relative residual of each query's linear system; None for methods that solve none.
+    truncation : float or None
+        Bound on the error of a filter's expansion; None where none was used.
     seconds : mapping of str to float
         Time of each stage: ``observe``, ``solve``, ``rank``.
     backend : str
@@ -33,13 +35,19 @@ class Report:
     method: str
     steps: int
     residuals: Array | None
+    truncation: float | None
     seconds: Mapping[str, float]
     backend: str
     batch: int
 
+    @property
+    def total_seconds(self) -> float:
+        """Time of all stages together."""
+        return sum(self.seconds.values())
+
     def __repr__(self) -> str:
-        total = sum(self.seconds.values())
-        return f"Report({self.method}, {self.steps} steps, {total:.3f} s on {self.backend})"
+        time = f"{self.total_seconds:.3f} s"
+        return f"Report({self.method}, {self.steps} steps, {time} on {self.backend})"
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -9,6 +9,7 @@ moment leaves the folder at the old index or at the new one.
 from __future__ import annotations
 
 import json
+import math
 import os
 import secrets
 import zlib
@@ -17,12 +18,14 @@ from typing import Any
 
 import numpy as np
 
-from hybrid_gpu.backends import Backend, select_backend
+from hybrid_gpu.backends import Backend, SparseMatrix, select_backend
 from hybrid_gpu.backends.protocol import HostArray
+from hybrid_gpu.basis import EigenBasis, GalerkinBasis
+from hybrid_gpu.columns import Columns
 from hybrid_gpu.errors import IndexFileError
-from hybrid_gpu.graph import Graph
+from hybrid_gpu.graph import Graph, Layout
 from hybrid_gpu.index import DiffusionIndex
-from hybrid_gpu.spectrum import Spectrum
+from hybrid_gpu.neighbors import Neighbors
 
 FORMAT = "hybrid-gpu index"
 VERSION = 1
@@ -54,7 +57,7 @@ def save_index(index: DiffusionIndex, path: str | os.PathLike[str]) -> None:
             **body,
         }
         temporary = folder / f"{HEADER}.{save}.tmp"
-        _write_synced(temporary, json.dumps(header, indent=2).encode())
+        write_synced(temporary, json.dumps(header, indent=2).encode())
         os.replace(temporary, folder / HEADER)
     except BaseException:
         for leftover in folder.glob(f"*.{save}.*"):
@@ -104,60 +107,164 @@ def load_index(
         ) from fault
 
 
-def _arrays_of(index: DiffusionIndex) -> dict[str, HostArray]:
-    adjacency, spectrum = index.graph.adjacency, index.spectrum
+def moved(index: DiffusionIndex, backend: str | Backend) -> DiffusionIndex:
+    """The same index on another backend: packed and unpacked, without a file between."""
+    target = select_backend(backend)
+    if target is index.backend:
+        return index
+    return _assemble(_arrays_of(index), _parameters_of(index), target)
+
+
+def graph_checksum(index: DiffusionIndex) -> str:
+    """A name for the graph of an index, that another graph will hardly have."""
     host = index.backend.to_numpy
-    arrays = {
-        "adjacency_data": host(adjacency.data),
-        "adjacency_indices": host(adjacency.indices),
-        "adjacency_indptr": host(adjacency.indptr),
-        "degrees": host(index.graph.degrees),
-        "components": index.graph.components,
+    adjacency = index.layout.graph.adjacency
+    parts = (adjacency.data, adjacency.indices, index.layout.order)
+    return "-".join(_array_checksum(host(part)) for part in parts)
+
+
+def _arrays_of(index: DiffusionIndex) -> dict[str, HostArray]:
+    host, graph = index.backend.to_numpy, index.layout.graph
+    arrays: dict[str, Any] = {
+        **_csr_arrays("adjacency", graph.adjacency),
+        "degrees": graph.degrees,
+        "order": index.layout.order,
     }
     if index.descriptors is not None:
-        arrays["descriptors"] = host(index.descriptors)
-    if spectrum is not None:
-        arrays["eigenvalues"] = host(spectrum.eigenvalues)
-        arrays["eigenvectors"] = host(spectrum.eigenvectors)
-        arrays["eigen_residuals"] = spectrum.residuals
-    return arrays
+        arrays["descriptors"] = index.descriptors
+    if index.neighbors is not None:
+        arrays["neighbor_ids"] = index.neighbors.ids
+        arrays["neighbor_similarities"] = index.neighbors.similarities
+    if index.columns is not None:
+        arrays["column_ids"] = index.columns.ids
+        arrays["column_scores"] = index.columns.scores
+    basis = index.basis
+    if isinstance(basis, EigenBasis):
+        arrays["basis_eigenvalues"] = basis.eigenvalues
+        arrays["basis_vectors"] = basis.vectors
+        if basis.scales is not None:
+            arrays["basis_scales"] = basis.scales
+    elif basis is not None:
+        for name in ("vectors", "transposed", "coupled"):
+            part = getattr(basis, name)
+            if hasattr(part, "indptr"):
+                arrays.update(_csr_arrays(f"basis_{name}", part))
+            elif name == "vectors":
+                arrays["basis_vectors"] = part
+        for name in ("gram", "coupling", "alone"):
+            arrays[f"basis_{name}"] = getattr(basis, name)
+    on_host = {name: host(array) for name, array in arrays.items()}
+    on_host["components"] = graph.components
+    if isinstance(basis, EigenBasis):
+        on_host["basis_residuals"] = basis.residuals
+    return on_host
+
+
+def _csr_arrays(name: str, matrix: SparseMatrix) -> dict[str, Any]:
+    return {
+        f"{name}_data": matrix.data,
+        f"{name}_indices": matrix.indices,
+        f"{name}_indptr": matrix.indptr,
+    }
 
 
 def _parameters_of(index: DiffusionIndex) -> dict[str, Any]:
     parameters: dict[str, Any] = {"n": index.n, "alpha": index.alpha, "gamma": index.gamma}
-    if index.spectrum is not None:
-        parameters["eigen_items"] = index.spectrum.items
-        parameters["eigen_orthogonality"] = index.spectrum.orthogonality
+    basis = index.basis
+    if basis is not None:
+        parameters["basis"] = {"kind": basis.kind, "rank": basis.rank}
+    if isinstance(basis, EigenBasis):
+        # JSON has no infinity: a missing figure stands for 'nothing else was there to miss'.
+        missed = basis.missed if math.isfinite(basis.missed) else None
+        parameters["basis"] |= {
+            "items": basis.items,
+            "orthogonality": basis.orthogonality,
+            "missed": missed,
+        }
+    if index.columns is not None:
+        parameters["columns_alpha"] = index.columns.alpha
     return parameters
 
 
 def _assemble(
     arrays: dict[str, HostArray], parameters: dict[str, Any], backend: Backend
 ) -> DiffusionIndex:
-    def device(name: str) -> Any:
-        return backend.asarray(arrays[name])
-
     n = int(parameters["n"])
-    if arrays["degrees"].shape != (n,) or arrays["components"].shape != (n,):
-        raise ValueError(f"expected arrays of {n} items")
-    adjacency = backend.csr(
-        device("adjacency_data"), device("adjacency_indices"), device("adjacency_indptr"), (n, n)
+    for name in ("degrees", "components", "order"):
+        if arrays[name].shape != (n,):
+            raise ValueError(f"{name} of {n} items has shape {arrays[name].shape}")
+    xp = backend.xp
+    device = {name: backend.asarray(array) for name, array in arrays.items()}
+    graph = Graph(
+        _csr("adjacency", device, (n, n), backend), device["degrees"], arrays["components"]
     )
-    spectrum = None
-    if "eigenvectors" in arrays:
-        spectrum = Spectrum(
-            eigenvalues=device("eigenvalues"),
-            eigenvectors=device("eigenvectors"),
-            residuals=arrays["eigen_residuals"],
-            orthogonality=float(parameters["eigen_orthogonality"]),
-            items=int(parameters["eigen_items"]),
+    places = xp.astype(xp.argsort(device["order"]), xp.int64)
+    neighbors = columns = None
+    if "neighbor_ids" in device:
+        neighbors = Neighbors(device["neighbor_ids"], device["neighbor_similarities"])
+    if "column_ids" in device:
+        columns = Columns(
+            device["column_ids"], device["column_scores"], float(parameters["columns_alpha"])
         )
     return DiffusionIndex(
-        graph=Graph(adjacency, device("degrees"), arrays["components"]),
-        descriptors=device("descriptors") if "descriptors" in arrays else None,
-        spectrum=spectrum,
+        layout=Layout(graph, device["order"], places),
+        descriptors=device.get("descriptors"),
+        neighbors=neighbors,
+        basis=_basis(device, arrays, parameters.get("basis"), graph, backend),
+        columns=columns,
         alpha=float(parameters["alpha"]),
         gamma=float(parameters["gamma"]),
+        backend=backend,
+    )
+
+
+def _csr(
+    name: str, device: dict[str, Any], shape: tuple[int, int], backend: Backend
+) -> SparseMatrix:
+    data, indices, indptr = (device[f"{name}_{part}"] for part in ("data", "indices", "indptr"))
+    return backend.csr(data, indices, indptr, shape)
+
+
+def _basis(
+    device: dict[str, Any],
+    arrays: dict[str, HostArray],
+    told: dict[str, Any] | None,
+    graph: Graph,
+    backend: Backend,
+) -> EigenBasis | GalerkinBasis | None:
+    if told is None:
+        return None
+    if "basis_eigenvalues" in device:
+        return EigenBasis(
+            eigenvalues=device["basis_eigenvalues"],
+            vectors=device["basis_vectors"],
+            scales=device.get("basis_scales"),
+            residuals=arrays["basis_residuals"],
+            orthogonality=float(told["orthogonality"]),
+            missed=-math.inf if told["missed"] is None else float(told["missed"]),
+            items=int(told["items"]),
+            adjacency=graph.adjacency,
+            backend=backend,
+        )
+    shape = (graph.n, int(told["rank"]))
+    if "basis_vectors" in device:
+        vectors = device["basis_vectors"]
+        transposed = vectors.T
+    else:
+        vectors = _csr("basis_vectors", device, shape, backend)
+        transposed = _csr("basis_transposed", device, shape[::-1], backend)
+    coupled = None
+    if "basis_coupled_data" in device:
+        coupled = _csr("basis_coupled", device, shape, backend)
+    return GalerkinBasis(
+        kind=str(told["kind"]),
+        vectors=vectors,
+        transposed=transposed,
+        coupled=coupled,
+        gram=device["basis_gram"],
+        coupling=device["basis_coupling"],
+        alone=device["basis_alone"],
+        adjacency=graph.adjacency,
         backend=backend,
     )
 
@@ -191,7 +298,8 @@ def _write_array(path: Path, array: HostArray) -> dict[str, Any]:
     return {"checksum": _array_checksum(array), "bytes": path.stat().st_size}
 
 
-def _write_synced(path: Path, content: bytes) -> None:
+def write_synced(path: Path, content: bytes) -> None:
+    """Write a small file and wait until it is on disk."""
     with open(path, "wb") as file:
         file.write(content)
         file.flush()

@@ -1,55 +1,172 @@
 import numpy as np
 import pytest
-from conftest import random_affinity
+import scipy.sparse as sparse
+from conftest import dense, path, random_affinity, two_cliques
 
 import hybrid_gpu as hg
 from hybrid_gpu import reference
 
 
-def spectrum_of(backend, rng, dtype, rank=6):
-    graph = hg.graph_from_affinity(random_affinity(rng), dtype=dtype, backend=backend)
-    return hg.leading_eigenpairs(graph, rank=rank, backend=backend)
+def graph_of(backend, rng, dtype="float64"):
+    return hg.graph_from_affinity(random_affinity(rng), dtype=dtype, backend=backend)
 
 
-def test_dense_basis_restricts_and_prolongs(backend, rng, dtype, tolerance):
-    spectrum = spectrum_of(backend, rng, dtype)
-    basis = hg.eigen_basis(spectrum, backend=backend)
+def vectors_of(backend, basis):
+    """Z as a NumPy array, by prolonging every unit of the coefficients."""
+    identity = np.eye(
+        basis.rank,
+        dtype=backend.to_numpy(
+            basis.prolong(backend.asarray(np.zeros((basis.rank, 1), "float32")))
+        ).dtype,
+    )
+    return backend.to_numpy(basis.prolong(backend.asarray(identity)))
+
+
+def check_operations(backend, basis, graph, vectors, rng, dtype, loose):
+    """Restrict, prolong, image and coarse solve are products with Z, W Z and the inverse of E."""
+    n, r = vectors.shape
+    adjacency = dense(backend, graph.adjacency).astype("float64")
+    signal = rng.standard_normal((n, 3)).astype(dtype)
+    coefficients = rng.standard_normal((r, 3)).astype(dtype)
+
+    def close(ours, expected):
+        np.testing.assert_allclose(backend.to_numpy(ours), expected, atol=loose)
+
+    close(basis.restrict(backend.asarray(signal)), vectors.T @ signal)
+    close(basis.prolong(backend.asarray(coefficients)), vectors @ coefficients)
+    close(basis.image(backend.asarray(coefficients)), adjacency @ vectors @ coefficients)
+    small = vectors.T @ (vectors - 0.9 * adjacency @ vectors)
+    solved = basis.coarse_solve(0.9)(backend.asarray((small @ coefficients).astype(dtype)))
+    close(solved, coefficients)
+
+
+def test_eigenvectors_as_a_basis(backend, rng, dtype):
+    graph = graph_of(backend, rng, dtype)
+    spectrum = hg.leading_eigenpairs(graph, rank=6, tolerance=1e-6, backend=backend)
+    basis = hg.eigen_basis(spectrum, graph, backend=backend)
     vectors = backend.to_numpy(spectrum.eigenvectors)
-    signal = rng.standard_normal((60, 3)).astype(dtype)
-    coefficients = basis.restrict(backend.asarray(signal))
-    np.testing.assert_allclose(backend.to_numpy(coefficients), vectors.T @ signal, atol=tolerance)
-    np.testing.assert_allclose(
-        backend.to_numpy(basis.prolong(coefficients)),
-        vectors @ (vectors.T @ signal),
-        atol=tolerance,
-    )
+    loose = {"float32": 1e-4, "float64": 1e-8}[dtype]
+    check_operations(backend, basis, graph, vectors, rng, dtype, loose)
     assert basis.memory == 61 * 6 * np.dtype(dtype).itemsize
+    assert (basis.rank, basis.precision, basis.invariant) == (6, dtype, True)
 
 
-@pytest.mark.parametrize("sparsity", [0.0, 0.5, 0.9, 0.99])
-def test_sparse_basis_drops_the_smallest_entries(backend, rng, dtype, tolerance, sparsity):
-    spectrum = spectrum_of(backend, rng, dtype)
-    basis = hg.sparse_eigen_basis(spectrum, sparsity=sparsity, backend=backend)
-    kept = reference.sparsify(backend.to_numpy(spectrum.eigenvectors), sparsity).toarray()
-    signal = rng.standard_normal((60, 3)).astype(dtype)
-    coefficients = basis.restrict(backend.asarray(signal))
-    np.testing.assert_allclose(backend.to_numpy(coefficients), kept.T @ signal, atol=tolerance)
+def test_int8_eigenvectors_are_off_by_half_a_unit_at_most(backend, rng):
+    graph = graph_of(backend, rng, "float32")
+    spectrum = hg.leading_eigenpairs(graph, rank=6, backend=backend)
+    basis = hg.eigen_basis(spectrum, graph, precision="int8", backend=backend)
+    vectors = backend.to_numpy(spectrum.eigenvectors)
+    units = np.abs(vectors).max(axis=0) / 127
+    assert np.all(np.abs(backend.to_numpy(basis.dense()) - vectors) <= 0.501 * units)
+    assert basis.memory == 60 * 6 + 2 * 6 * 4
+    signal = rng.standard_normal((60, 2)).astype("float32")
     np.testing.assert_allclose(
-        backend.to_numpy(basis.prolong(coefficients)), kept @ (kept.T @ signal), atol=tolerance
+        backend.to_numpy(basis.restrict(backend.asarray(signal))),
+        backend.to_numpy(basis.dense()).T @ signal,
+        atol=1e-5,
     )
+
+
+def test_half_precision_is_a_half_or_a_clear_refusal(backend, rng):
+    graph = graph_of(backend, rng, "float32")
+    spectrum = hg.leading_eigenpairs(graph, rank=6, backend=backend)
+    if not hasattr(backend.xp, "float16"):
+        with pytest.raises(ValueError, match="has no float16"):
+            hg.eigen_basis(spectrum, graph, precision="float16", backend=backend)
+        return
+    basis = hg.eigen_basis(spectrum, graph, precision="float16", backend=backend)
+    np.testing.assert_allclose(
+        backend.to_numpy(basis.dense()), backend.to_numpy(spectrum.eigenvectors), atol=5e-4
+    )
+    assert basis.memory == 60 * 6 * 2 + 6 * 4
+
+
+@pytest.mark.parametrize("sparsity", [0.0, 0.5, 0.7])
+def test_sparse_eigenvectors_drop_the_smallest_entries(backend, rng, dtype, sparsity):
+    graph = graph_of(backend, rng, dtype)
+    eigenvectors = hg.leading_eigenpairs(graph, rank=6, backend=backend).eigenvectors
+    basis = hg.sparse_eigen_basis(eigenvectors, graph, sparsity=sparsity, backend=backend)
+    kept = reference.sparsify(backend.to_numpy(eigenvectors), sparsity).toarray()
+    loose = {"float32": 1e-4, "float64": 1e-9}[dtype]
+    check_operations(backend, basis, graph, kept, rng, dtype, loose)
     assert basis.vectors.data.shape[0] == 360 - int(sparsity * 360)
-    assert basis.memory < hg.eigen_basis(spectrum, backend=backend).memory or sparsity < 0.9
 
 
 @pytest.mark.parametrize("sparsity", [1.0, -0.1])
 def test_impossible_sparsity_is_refused(backend, rng, sparsity):
+    graph = graph_of(backend, rng)
+    eigenvectors = hg.leading_eigenpairs(graph, rank=2, backend=backend).eigenvectors
     with pytest.raises(ValueError, match=r"sparsity must lie in \[0, 1\)"):
-        hg.sparse_eigen_basis(
-            spectrum_of(backend, rng, "float64"), sparsity=sparsity, backend=backend
-        )
+        hg.sparse_eigen_basis(eigenvectors, graph, sparsity=sparsity, backend=backend)
 
 
-def test_sparse_basis_of_rank_zero_is_empty(backend, rng):
-    basis = hg.sparse_eigen_basis(spectrum_of(backend, rng, "float64", rank=0), backend=backend)
-    signal = backend.asarray(np.ones((60, 2)))
-    assert not np.any(backend.to_numpy(basis.prolong(basis.restrict(signal))))
+def test_aggregates_have_the_root_of_the_degree_inside_their_group(backend, rng, dtype):
+    graph = graph_of(backend, rng, dtype)
+    labels = rng.integers(-1, 5, 60)
+    basis = hg.aggregate_basis(graph, labels, backend=backend)
+    degrees = backend.to_numpy(graph.degrees).astype("float64")
+    inside = (labels[:, None] == np.arange(5)) & (degrees > 0)[:, None]
+    expected = np.where(inside, np.sqrt(degrees)[:, None], 0)
+    expected = expected / np.linalg.norm(expected, axis=0)
+    loose = {"float32": 1e-4, "float64": 1e-9}[dtype]
+    check_operations(backend, basis, graph, expected, rng, dtype, loose)
+
+
+def test_a_whole_component_is_solved_by_a_division(backend):
+    blocks = sparse.csr_array(sparse.block_diag([path(6), two_cliques(3), np.zeros((2, 2))]))
+    graph = hg.graph_from_affinity(blocks, dtype="float64", backend=backend)
+    # The second clique is the group 0: it is numbered behind those that couple.
+    labels = np.array([1, 1, 1, 2, 2, 2, 3, 3, 3, 0, 0, 0, 4, -1])
+    basis = hg.aggregate_basis(graph, labels, backend=backend)
+    assert basis.rank == 4
+    assert tuple(basis.coupling.shape) == (2, 2)
+    np.testing.assert_allclose(backend.to_numpy(basis.alone)[:, 0], [1, 1], atol=1e-12)
+    check_operations(
+        backend, basis, graph, vectors_of(backend, basis), np.random.default_rng(3), "float64", 1e-9
+    )
+
+
+def test_own_vectors_dense_or_sparse_are_the_same_basis(backend, rng, dtype):
+    graph = graph_of(backend, rng, dtype)
+    vectors = (rng.standard_normal((60, 5)) * (rng.random((60, 5)) < 0.4)).astype(dtype)
+    loose = {"float32": 1e-4, "float64": 1e-9}[dtype]
+    for given in (vectors, sparse.csr_array(vectors), sparse.csc_array(vectors)):
+        basis = hg.given_basis(graph, given, backend=backend)
+        check_operations(backend, basis, graph, vectors, rng, dtype, loose)
+
+
+def test_vectors_that_depend_on_each_other_are_solved_on_their_span(backend, rng):
+    graph = graph_of(backend, rng)
+    once = rng.standard_normal((60, 3))
+    basis = hg.given_basis(graph, np.concatenate([once, once @ once.T[:, :3]], 1), backend=backend)
+    right = basis.restrict(backend.asarray(rng.standard_normal((60, 2))))
+    solved = backend.to_numpy(basis.prolong(basis.coarse_solve(0.9)(right)))
+    assert np.all(np.isfinite(solved))
+    single = hg.given_basis(graph, once, backend=backend)
+    expected = single.prolong(single.coarse_solve(0.9)(right[:3, :]))
+    np.testing.assert_allclose(solved, backend.to_numpy(expected), atol=1e-6)
+
+
+def test_memory_counts_every_array(backend, rng):
+    graph = graph_of(backend, rng, "float32")
+    basis = hg.given_basis(graph, np.ones((60, 4)), backend=backend)
+    assert basis.memory == 4 * (60 * 4 + 3 * 16)
+    assert repr(basis) == "GalerkinBasis(given, dense, rank 4, 0.0 MB)"
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (np.ones((59, 2)), r"shape \(n, r\) with n = 60"),
+        (np.full((60, 2), np.nan), "finite"),
+    ],
+)
+def test_bad_vectors_are_refused(backend, rng, given, message):
+    with pytest.raises(ValueError, match=message):
+        hg.given_basis(graph_of(backend, rng), given, backend=backend)
+
+
+@pytest.mark.parametrize("labels", [np.zeros(59, int), np.zeros(60), np.full(60, -2)])
+def test_bad_labels_are_refused(backend, rng, labels):
+    with pytest.raises(ValueError, match="labels must be"):
+        hg.aggregate_basis(graph_of(backend, rng), labels, backend=backend)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import io
 import json
+import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -13,7 +15,7 @@ import pytest
 from typer.testing import CliRunner
 
 import hybrid_gpu as hg
-from hybrid_gpu import cli
+from hybrid_gpu import cli, comparison
 
 HALF = 30  # items of each class
 
@@ -63,7 +65,9 @@ def files(tmp_path_factory):
             setattr(paths, name, folder / f"{name}.npy")
             np.save(folder / f"{name}.npy", array)
     paths.index = folder / "index"
-    run_well("build", paths.descriptors, paths.index, "--neighbors", 8, "--rank", 5)
+    run_well(
+        "build", paths.descriptors, paths.index, "--neighbors", 8, "--basis", "eigen", "--rank", 5
+    )
     paths.ranking = folder / "ranking.npz"
     run_well("search", paths.index, paths.queries, "--output", paths.ranking, "-k", 2 * HALF)
     paths.relevant = folder / "relevant.json"
@@ -94,11 +98,18 @@ def test_library_imports_nothing_of_the_command_line():
 
 
 def test_build_passes_its_options_on(files, tmp_path):
-    options = ("--neighbors", 6, "--gamma", 2, "--alpha", 0.9, "--rank", 4, "--dtype", "float64")
+    options = ("--neighbors", 6, "--gamma", 2, "--alpha", 0.9, "--dtype", "float64")
+    options += ("--basis", "eigen", "--rank", 4)
     facts = run_json("build", files.descriptors, tmp_path / "index", *options, "--knn", "exact")
     index = hg.load_index(tmp_path / "index")
     same = hg.build_index(
-        np.load(files.descriptors), neighbors=6, gamma=2, alpha=0.9, rank=4, dtype="float64"
+        np.load(files.descriptors),
+        neighbors=6,
+        gamma=2,
+        alpha=0.9,
+        basis="eigen",
+        rank=4,
+        dtype="float64",
     )
     assert (index.alpha, index.gamma, index.dtype) == (0.9, 2.0, "float64")
     assert (facts["alpha"], facts["gamma"], facts["dtype"]) == (0.9, 2.0, "float64")
@@ -109,7 +120,7 @@ def test_build_passes_its_options_on(files, tmp_path):
 def test_build_says_what_was_built(files, tmp_path):
     told = run_well("build", files.descriptors, tmp_path / "index", "--basis", "none")
     assert repr(hg.load_index(tmp_path / "index")) in told
-    assert "no eigenvectors" in told
+    assert "no basis" in told
 
 
 def test_search_writes_what_the_library_returns(files, tmp_path):
@@ -136,7 +147,7 @@ def test_search_as_json_holds_the_ranking_and_its_report(files):
     told = run_json("search", files.index, files.queries, "--k", 4, "--rtol", 1e-3)
     assert (told["queries"], told["k"]) == (6, 4)
     assert np.shape(told["ids"]) == np.shape(told["scores"]) == (6, 4)
-    assert told["report"]["method"] == "hybrid-paper"
+    assert told["report"]["method"] == "hybrid"
     assert told["report"]["worst_residual"] <= 1.1e-3
 
 
@@ -151,7 +162,7 @@ def test_search_without_an_output_shows_the_first_results(files):
     first = hg.load_index(files.index).search(np.load(files.queries), k=1)
     assert str(first.ids[0, 0]) in told
     assert f"{first.scores[0, 0]:.4g}" in told
-    assert "6 queries, top 60 by hybrid-paper: 5 steps" in told
+    assert "6 queries, top 60 by hybrid: 5 steps" in told
 
 
 def test_rerank_takes_the_output_of_search(files, tmp_path):
@@ -208,7 +219,7 @@ def test_info_tells_what_the_index_holds(files):
     assert facts["edges"] == index.graph.edges
     assert facts["components"] == len(set(index.graph.components.tolist()))
     assert {part: facts[f"{part}_bytes"] for part in index.memory} == index.memory
-    assert facts["worst_residual"] == index.spectrum.residuals.max()
+    assert facts["worst_residual"] == index.basis.residuals.max()
     told = run_well("info", files.index)
     assert repr(index) in told
     assert "worst residual" in told
@@ -238,7 +249,7 @@ def test_info_without_an_index_tells_the_versions_and_the_backend():
 @pytest.fixture
 def short_demo(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(cli, "_DEMO_RUNS", 1)
+    monkeypatch.setattr(comparison, "_RUNS", 1)
     return ("demo", "--queries", 12, "--rank", 20)
 
 
@@ -261,7 +272,7 @@ def test_demo_as_json_measures_memory_and_accuracy(short_demo, tmp_path):
     graph, eigenvectors = memory["temporal"], memory["fsr"]
     assert memory["nn"] == memory["alpha-qe"] == 0
     assert memory["truncated"] == graph
-    assert memory["fsrw"] == eigenvectors == told["items"] * 20 * 4
+    assert memory["fsrw"] == eigenvectors == (told["items"] + 1) * 20 * 4
     assert memory["hybrid-paper"] == graph + eigenvectors
     assert graph < memory["shybrid"] < graph + eigenvectors
     assert lines["exact"]["agreement_at_100"] == 1
@@ -275,7 +286,11 @@ def test_demo_as_json_measures_memory_and_accuracy(short_demo, tmp_path):
 
 def test_demo_without_matplotlib_says_how_to_get_it(short_demo, monkeypatch, tmp_path):
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
-    monkeypatch.setattr(cli, "_compare", lambda *arguments: [])  # only the picture counts here
+    compared = cli.compare_methods
+    # Only the picture counts here.
+    monkeypatch.setattr(
+        cli, "compare_methods", lambda *a, **o: replace(compared(*a, **o), lines=())
+    )
     result = run(*short_demo, "--json")
     assert result.exit_code == 0
     assert json.loads(result.stdout)["picture"] is None
@@ -452,9 +467,7 @@ def test_long_commands_report_their_progress(files, tmp_path, monkeypatch, comma
         "rerank": ("rerank", files.index, files.ranking, files.ranking, "--method", "temporal"),
     }
     run(*commands[command])
-    expected = (
-        {"neighbors", "eigenvectors", "saving"} if command == "build" else {"opening", "search"}
-    )
+    expected = {"neighbors", "aggregate", "saving"} if command == "build" else {"opening", "search"}
     assert set(stages) == expected
 
 
@@ -475,3 +488,23 @@ def test_bad_target_is_refused_before_the_work(tmp_path):
     done = run("build", tmp_path / "no-such-descriptors.npy", tmp_path / "file")
     assert done.exit_code == 2
     assert "this is a file" in done.stderr
+
+
+def test_precompute_stores_columns_and_says_what_it_takes(files, tmp_path):
+    shutil.copytree(files.index, tmp_path / "index")
+    told = run_well("precompute", tmp_path / "index", "--keep", 20)
+    assert told.startswith("About 0.0 minutes and ")
+    facts = run_json("info", tmp_path / "index")
+    assert facts["stored_columns"] == 20
+    ranking = run_json("search", tmp_path / "index", files.queries, "--method", "precomputed")
+    assert ranking["report"]["method"] == "precomputed"
+    assert [one.name for one in tmp_path.iterdir()] == ["index"]
+
+
+def test_plan_prints_a_table_and_names_the_best(files):
+    told = run_json("plan", files.index, "--queries", 8, "-k", 10, "--target", 0.9)
+    assert told["best"] in told["candidates"]
+    assert told["best"]["agreement"] >= 0.9
+    assert "* the fastest that reaches 0.9" in run_well(
+        "plan", files.index, "--queries", 8, "-k", 10, "--target", 0.9, "--eigenvectors", 4
+    )

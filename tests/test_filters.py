@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 import hybrid_gpu as hg
-from hybrid_gpu import reference
+from hybrid_gpu import filters, reference
 
 
 def test_gain_is_one_at_frequency_one_and_excess_zero_at_zero(backend, dtype):
@@ -46,3 +46,83 @@ def test_impossible_eigenvalues_and_conditions_are_refused():
         hg.condition_number(0.9, largest=1.2)
     with pytest.raises(ValueError, match="at least 1"):
         hg.error_bound(0.5, 3)
+
+
+GIVEN = {
+    "heat": hg.HeatKernel(3.0),
+    "polynomial": hg.Polynomial((1, -0.5, 0.25)),
+    "pagerank": hg.PageRank(0.9),
+    "callable": filters.as_filter(lambda x: np.cos(3 * x)),
+}
+
+
+@pytest.mark.parametrize("name", GIVEN)
+@pytest.mark.parametrize("interval", [(-1.0, 1.0), (-1.0, 0.6)])
+def test_expansion_is_within_its_truncation_error(name, interval):
+    points = np.linspace(*interval, 501)
+    scaled = (2 * points - sum(interval)) / (interval[1] - interval[0])
+    for degree in (0, 1, 5, 20, 200):
+        series = filters.expand(GIVEN[name], low=interval[0], high=interval[1], degree=degree)
+        values = np.polynomial.chebyshev.chebval(scaled, series.coefficients)
+        error = np.abs(values - filters.gains(GIVEN[name], points)).max()
+        assert series.degree == degree
+        assert error <= series.truncation + 1e-13
+
+
+def test_degree_is_the_smallest_that_is_accurate_enough():
+    series = filters.expand(hg.HeatKernel(5.0), tolerance=1e-8)
+    assert series.truncation <= 1e-8
+    shorter = filters.expand(hg.HeatKernel(5.0), degree=series.degree - 1)
+    assert shorter.truncation > 1e-8
+
+
+def test_a_polynomial_is_its_own_expansion():
+    series = filters.expand(hg.Polynomial((0, 0, 1.0)), tolerance=1e-12)
+    assert series.degree == 2
+    np.testing.assert_allclose(series.coefficients, [0.5, 0, 0.5], atol=1e-14)
+
+
+def test_a_jump_cannot_be_expanded_without_a_degree():
+    step = filters.as_filter(lambda x: (x > 0.3).astype(float))
+    with pytest.raises(ValueError, match="not smooth enough"):
+        filters.expand(step)
+    assert filters.expand(step, degree=10).truncation > 0.01
+
+
+def test_gains_are_those_of_the_formulas(backend, dtype, tolerance):
+    frequencies = np.linspace(-1, 1, 7).astype(dtype)
+    there = backend.asarray(frequencies)
+    for given, formula in (
+        (hg.HeatKernel(2.0), np.exp(2 * (frequencies - 1))),
+        (hg.Polynomial((1, 2, 3)), 1 + 2 * frequencies + 3 * frequencies**2),
+    ):
+        np.testing.assert_allclose(
+            backend.to_numpy(given.transfer(there)), formula, rtol=tolerance, atol=tolerance
+        )
+
+
+def test_long_heat_does_not_overflow():
+    assert filters.gains(hg.HeatKernel(1e4), [1.0, 0.0, -1.0]).tolist() == [1, 0, 0]
+
+
+def test_bounds_of_figure_one_fall_with_rank_and_steps():
+    bounds = hg.error_bounds(np.array([1.0000001, 0.9, 0.7]), alpha=0.99, steps=(0, 5, 20))
+    assert bounds.shape == (3, 3)
+    assert np.all(bounds[:, 0] == 2)
+    assert np.all(np.diff(bounds[:, 1:], axis=0) < 0)
+    assert bounds[0, 2] == hg.error_bound(199, 20)
+
+
+@pytest.mark.parametrize(
+    ("make", "kind", "message"),
+    [
+        (lambda: hg.HeatKernel(0), ValueError, "time must be positive"),
+        (lambda: hg.Polynomial(()), ValueError, "at least one"),
+        (lambda: hg.Polynomial(("a",)), TypeError, "must be a number"),
+        (lambda: filters.as_filter(3), TypeError, "filter must be"),
+        (lambda: filters.as_filter(lambda x: x * np.nan), ValueError, "finite on"),
+    ],
+)
+def test_bad_filters_are_refused(make, kind, message):
+    with pytest.raises(kind, match=message):
+        make()

@@ -10,8 +10,10 @@ import hybrid_gpu as hg
 
 @pytest.fixture
 def index(backend):
+    """An index that every method can be asked of."""
     vectors = clustered_vectors(np.random.default_rng(31))
-    return hg.build_index(vectors, neighbors=6, rank=10, backend=backend)
+    index = hg.build_index(vectors, neighbors=6, basis="eigen", rank=10, backend=backend)
+    return index.precompute(keep=120)
 
 
 @pytest.fixture
@@ -31,11 +33,11 @@ def test_default_search_is_hybrid_and_returns_numpy_for_numpy(index, queries):
     assert ranking.ids.shape == ranking.scores.shape == (4, 7)
     assert np.all(np.diff(ranking.scores, axis=1) <= 0)
     report = ranking.report
-    assert (report.method, report.steps, report.batch) == ("hybrid-paper", 5, 4)
+    assert (report.method, report.steps, report.batch) == ("hybrid", 5, 4)
     assert report.backend == index.backend.name
     assert set(report.seconds) == {"observe", "solve", "rank"}
     assert report.residuals.shape == (4,)
-    assert repr(ranking) == "Ranking(4 queries, top 7, hybrid-paper)"
+    assert repr(ranking) == "Ranking(4 queries, top 7, hybrid)"
 
 
 def test_results_live_where_the_query_lived(backend, index, queries):
@@ -87,7 +89,8 @@ def test_isolated_items_and_small_components_are_still_ranked(backend):
     vectors = np.array(
         [[1, 0.1, 0], [1, 0.2, 0], [1, 0.3, 0], [0, 1, 0.1], [0, 1, 0.2], [0, 0.1, 1], [0, 0, 0]],
     )
-    index = hg.build_index(vectors, neighbors=2, backend=backend)
+    index = hg.build_index(vectors, neighbors=2, basis="eigen", backend=backend)
+    index = index.precompute(keep=7)
     for method in hg.METHODS:
         ranking = index.search(vectors, k=7, method=method)
         assert np.all(np.isfinite(ranking.scores)), method
@@ -122,12 +125,15 @@ def test_identical_database_of_equal_items(backend):
 
 def test_own_lists_give_the_same_index(backend, rng, queries):
     vectors = clustered_vectors(rng)
-    direct = hg.build_index(vectors, neighbors=6, rank=8, knn="exact", backend=backend)
+    direct = hg.build_index(
+        vectors, neighbors=6, basis="eigen", rank=8, knn="exact", backend=backend
+    )
     found = hg.nearest_neighbors(vectors, k=6, knn="exact", backend=backend)
     lists = hg.build_index_from_neighbors(
         backend.to_numpy(found.ids),
         np.maximum(backend.to_numpy(found.similarities), 0),
         descriptors=vectors,
+        basis="eigen",
         rank=8,
         backend=backend,
     )
@@ -211,9 +217,9 @@ def test_moving_to_another_backend_keeps_the_answer(index, queries):
 
 def test_repr_and_memory_tell_the_size(index):
     assert "120 items" in repr(index)
-    assert "rank 10" in repr(index)
+    assert "10 eigenvectors" in repr(index)
     assert index.memory["descriptors"] == 120 * 8 * 4
-    assert index.memory["eigenvectors"] == 120 * 10 * 4
+    assert index.memory["basis"] == 121 * 10 * 4
     assert index.memory["graph"] > 0
 
 

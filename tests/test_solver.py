@@ -1,9 +1,12 @@
 import numpy as np
 import pytest
+import scipy.sparse as sparse
 from conftest import TOLERANCE, path, random_affinity, two_cliques
 
 import hybrid_gpu as hg
 from hybrid_gpu import reference
+from hybrid_gpu.filters import as_filter
+from hybrid_gpu.solver import hybrid_as_in_paper
 
 ALPHA = 0.95
 
@@ -20,9 +23,8 @@ def solve(backend, affinity, observation, dtype="float64", rank=None, **options)
     graph = hg.graph_from_affinity(affinity, dtype=dtype, backend=backend)
     basis = None
     if rank is not None:
-        basis = hg.eigen_basis(
-            hg.leading_eigenpairs(graph, rank=rank, backend=backend), backend=backend
-        )
+        spectrum = hg.leading_eigenpairs(graph, rank=rank, tolerance=1e-6, backend=backend)
+        basis = hg.eigen_basis(spectrum, graph, backend=backend)
     return hg.diffuse(
         graph,
         backend.asarray(observation, dtype),
@@ -65,22 +67,39 @@ def test_temporal_steps_are_those_of_scipy(backend, rng, dtype, tolerance, steps
     assert solution.steps == steps
 
 
+def as_in_paper(backend, affinity, observation, dtype, rank, steps):
+    graph = hg.graph_from_affinity(affinity, dtype=dtype, backend=backend)
+    spectrum = hg.leading_eigenpairs(graph, rank=rank, tolerance=1e-6, backend=backend)
+    solution = hybrid_as_in_paper(
+        graph.adjacency,
+        backend.asarray(observation, dtype),
+        hg.eigen_basis(spectrum, graph, backend=backend),
+        spectrum.eigenvalues,
+        hg.PageRank(ALPHA),
+        steps,
+        None,
+        backend,
+    )
+    return backend.to_numpy(solution.values)
+
+
 @pytest.mark.parametrize("steps", [1, 2, 5])
 @pytest.mark.parametrize("rank", [1, 7, 30])
-def test_hybrid_steps_are_the_paper_s(backend, rng, dtype, tolerance, steps, rank):
+def test_paper_s_steps_are_the_reference_s(backend, rng, dtype, tolerance, steps, rank):
     affinity, observation = problem(rng)
-    solution = solve(backend, affinity, observation, dtype, rank, steps=steps)
     adjacency = reference.normalize(affinity)
     values, vectors = reference.leading_eigenpairs(adjacency, rank)
     expected = [
         reference.hybrid(adjacency, values, vectors, y, ALPHA, steps) for y in observation.T
     ]
     np.testing.assert_allclose(
-        backend.to_numpy(solution.values), np.transpose(expected), atol=10 * tolerance
+        as_in_paper(backend, affinity, observation, dtype, rank, steps),
+        np.transpose(expected),
+        atol=10 * tolerance,
     )
 
 
-def test_hybrid_steps_equal_conjugate_gradients_by_hand(backend, rng):
+def test_paper_s_steps_equal_conjugate_gradients_by_hand(backend, rng):
     affinity, observation = problem(rng)
     observation = observation[:, :1]
     adjacency = reference.normalize(affinity).toarray()
@@ -96,10 +115,180 @@ def test_hybrid_steps_equal_conjugate_gradients_by_hand(backend, rng):
         direction = after + (after @ after) / (residual @ residual) * direction
         residual = after
     spectral = vectors @ ((reference.transfer(values, ALPHA) - (1 - ALPHA)) * (vectors.T @ y))
-    solution = solve(backend, affinity, observation, rank=9, steps=4)
     np.testing.assert_allclose(
-        backend.to_numpy(solution.values)[:, 0], spectral + x, atol=TOLERANCE["float64"]
+        as_in_paper(backend, affinity, observation, "float64", 9, 4)[:, 0],
+        spectral + x,
+        atol=TOLERANCE["float64"],
     )
+
+
+@pytest.mark.parametrize("steps", [1, 3, 5])
+def test_projecting_once_errs_as_the_paper_s_operator_does(backend, rng, steps):
+    # The two differ inside a step; what is left after it is the same to a few percent.
+    affinity, observation = problem(rng)
+    truth = exact(affinity, observation)
+    once = backend.to_numpy(solve(backend, affinity, observation, rank=9, steps=steps).values)
+    every = as_in_paper(backend, affinity, observation, "float64", 9, steps)
+    errors = [np.linalg.norm(scores - truth) for scores in (once, every)]
+    assert errors[0] == pytest.approx(errors[1], rel=0.1)
+
+
+def sparse_columns(rng, n=60, r=7):
+    return rng.standard_normal((n, r)) * (rng.random((n, r)) < 0.2)
+
+
+BASES = {
+    "eigen": lambda graph, rng, backend: hg.eigen_basis(
+        hg.leading_eigenpairs(graph, rank=9, backend=backend), graph, backend=backend
+    ),
+    "eigen, int8": lambda graph, rng, backend: hg.eigen_basis(
+        hg.leading_eigenpairs(graph, rank=9, backend=backend),
+        graph,
+        precision="int8",
+        backend=backend,
+    ),
+    "sparse eigen": lambda graph, rng, backend: hg.sparse_eigen_basis(
+        hg.leading_eigenpairs(graph, rank=9, backend=backend).eigenvectors,
+        graph,
+        sparsity=0.8,
+        backend=backend,
+    ),
+    "aggregates": lambda graph, rng, backend: hg.aggregate_basis(
+        graph, hg.aggregate(graph, groups=8, seed=3, backend=backend), backend=backend
+    ),
+    "labels": lambda graph, rng, backend: hg.aggregate_basis(
+        graph, rng.integers(-1, 6, graph.n), backend=backend
+    ),
+    "dense": lambda graph, rng, backend: hg.given_basis(
+        graph, rng.standard_normal((graph.n, 5)), backend=backend
+    ),
+    "sparse": lambda graph, rng, backend: hg.given_basis(
+        graph, sparse.csr_array(sparse_columns(rng, graph.n)), backend=backend
+    ),
+    "twice the same": lambda graph, rng, backend: hg.given_basis(
+        graph, np.repeat(rng.standard_normal((graph.n, 3)), 2, axis=1), backend=backend
+    ),
+    "zero column": lambda graph, rng, backend: hg.given_basis(
+        graph, np.eye(graph.n)[:, :4] * [1, 0, 1, 0], backend=backend
+    ),
+    "rank 0": lambda graph, rng, backend: hg.given_basis(
+        graph, np.zeros((graph.n, 0)), backend=backend
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", BASES)
+def test_converged_scores_do_not_depend_on_the_basis(backend, rng, dtype, kind):
+    affinity, observation = problem(rng)
+    graph = hg.graph_from_affinity(affinity, dtype=dtype, backend=backend)
+    rtol = {"float32": 1e-5, "float64": 1e-12}[dtype]
+    solution = hg.diffuse(
+        graph,
+        backend.asarray(observation, dtype),
+        filter=hg.PageRank(ALPHA),
+        basis=BASES[kind](graph, rng, backend),
+        rtol=rtol,
+        backend=backend,
+    )
+    np.testing.assert_allclose(
+        backend.to_numpy(solution.values), exact(affinity, observation), atol=40 * rtol
+    )
+    assert backend.to_numpy(solution.residuals).max() <= rtol
+
+
+@pytest.mark.parametrize("kind", ["eigen", "aggregates"])
+def test_a_basis_makes_few_steps_better(backend, rng, kind):
+    # A ring is slow for plain steps: every one of them only reaches the next item.
+    affinity = path(200).tolil()
+    affinity[0, 199] = affinity[199, 0] = 1
+    graph = hg.graph_from_affinity(affinity.tocsr(), dtype="float64", backend=backend)
+    observation = np.zeros((200, 1))
+    observation[17] = 1
+    slow = hg.PageRank(0.999)
+    truth = reference.exact(reference.normalize(affinity.tocsr()), observation[:, 0], 0.999)
+
+    def error(basis):
+        solution = hg.diffuse(
+            graph,
+            backend.asarray(observation),
+            filter=slow,
+            basis=basis,
+            steps=4,
+            backend=backend,
+        )
+        return np.linalg.norm(backend.to_numpy(solution.values)[:, 0] - truth)
+
+    assert error(BASES[kind](graph, rng, backend)) < 0.8 * error(None)
+
+
+def test_reported_residual_is_the_true_one(backend, rng, dtype):
+    affinity, observation = problem(rng)
+    graph = hg.graph_from_affinity(affinity, dtype=dtype, backend=backend)
+    laplacian = np.eye(60) - ALPHA * reference.normalize(affinity).toarray()
+    for kind in ("eigen", "aggregates"):
+        solution = hg.diffuse(
+            graph,
+            backend.asarray(observation, dtype),
+            filter=hg.PageRank(ALPHA),
+            basis=BASES[kind](graph, rng, backend),
+            steps=3,
+            backend=backend,
+        )
+        left = (1 - ALPHA) * observation - laplacian @ backend.to_numpy(solution.values)
+        norms = np.linalg.norm((1 - ALPHA) * observation, axis=0)
+        expected = np.linalg.norm(left, axis=0) / np.where(norms > 0, norms, 1)
+        np.testing.assert_allclose(backend.to_numpy(solution.residuals), expected, atol=1e-5)
+
+
+FILTERS = {
+    "heat": (hg.HeatKernel(5.0), lambda x: np.exp(5 * (x - 1))),
+    "polynomial": (hg.Polynomial((0.5, 0.2, 0, 0.3)), lambda x: 0.5 + 0.2 * x + 0.3 * x**3),
+    "callable": (lambda x: np.cos(2 * x), lambda x: np.cos(2 * x)),
+}
+
+
+@pytest.mark.parametrize("name", FILTERS)
+@pytest.mark.parametrize("kind", [None, "eigen", "eigen, int8", "aggregates"])
+def test_any_filter_equals_its_dense_function(backend, rng, dtype, name, kind):
+    affinity, observation = problem(rng)
+    graph = hg.graph_from_affinity(affinity, dtype=dtype, backend=backend)
+    given, function = FILTERS[name]
+    solution = hg.diffuse(
+        graph,
+        backend.asarray(observation, dtype),
+        filter=given,
+        basis=None if kind is None else BASES[kind](graph, rng, backend),
+        rtol=1e-7,
+        backend=backend,
+    )
+    values, vectors = np.linalg.eigh(reference.normalize(affinity).toarray())
+    truth = vectors @ (function(values)[:, None] * (vectors.T @ observation))
+    # int8 vectors are not quite orthonormal: 9 columns, each off by up to a part in 127.
+    loose = {"float32": 1e-5, "float64": 3e-7}[dtype] if kind != "eigen, int8" else 2e-2
+    np.testing.assert_allclose(backend.to_numpy(solution.values), truth, atol=loose)
+    assert solution.truncation <= 1e-7
+    assert solution.residuals is None
+
+
+@pytest.mark.parametrize("name", FILTERS)
+def test_decomposition_of_theorem_two_holds_for_any_filter(backend, rng, name):
+    affinity, observation = problem(rng)
+    graph = hg.graph_from_affinity(affinity, dtype="float64", backend=backend)
+    spectrum = hg.leading_eigenpairs(graph, rank=9, tolerance=1e-9, backend=backend)
+    given, function = FILTERS[name]
+    solution = hybrid_as_in_paper(
+        graph.adjacency,
+        backend.asarray(observation),
+        hg.eigen_basis(spectrum, graph, backend=backend),
+        spectrum.eigenvalues,
+        as_filter(given),
+        None,
+        1e-10,
+        backend,
+    )
+    values, vectors = np.linalg.eigh(reference.normalize(affinity).toarray())
+    truth = vectors @ (function(values)[:, None] * (vectors.T @ observation))
+    np.testing.assert_allclose(backend.to_numpy(solution.values), truth, atol=1e-8)
 
 
 def test_rank_zero_is_temporal(backend, rng, dtype):

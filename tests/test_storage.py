@@ -16,13 +16,16 @@ def queries(rng):
 
 @pytest.fixture
 def index(backend, rng, dtype):
-    return hg.build_index(clustered_vectors(rng), neighbors=5, rank=7, dtype=dtype, backend=backend)
+    index = hg.build_index(
+        clustered_vectors(rng), neighbors=5, basis="eigen", rank=7, dtype=dtype, backend=backend
+    )
+    return index.precompute(keep=30)
 
 
 @pytest.fixture
 def small(tmp_path):
     """A saved index, its folder, and nothing else of interest."""
-    index = hg.build_index_from_graph(two_cliques(4), rank=2)
+    index = hg.build_index_from_graph(two_cliques(4), basis="eigen", rank=2)
     index.save(tmp_path / "small")
     return tmp_path / "small"
 
@@ -40,9 +43,9 @@ def test_loading_changes_no_bit_of_the_answer(backend, index, queries, tmp_path)
         np.testing.assert_array_equal(one.ids, other.ids)
         np.testing.assert_array_equal(one.scores, other.scores)
     assert (again.alpha, again.gamma, again.dtype) == (index.alpha, index.gamma, index.dtype)
-    assert again.spectrum.items == index.spectrum.items
-    assert again.spectrum.orthogonality == index.spectrum.orthogonality
-    np.testing.assert_array_equal(again.spectrum.residuals, index.spectrum.residuals)
+    for name in ("items", "orthogonality", "missed"):
+        assert getattr(again.basis, name) == getattr(index.basis, name)
+    np.testing.assert_array_equal(again.basis.residuals, index.basis.residuals)
     assert repr(again) == repr(index)
 
 
@@ -59,7 +62,7 @@ def test_index_without_eigenvectors_and_descriptors_is_saved_too(backend, tmp_pa
     index = hg.build_index_from_graph(two_cliques(4), basis="none", backend=backend)
     index.save(tmp_path / "index")
     again = hg.load_index(tmp_path / "index", backend=backend)
-    assert again.spectrum is None
+    assert again.basis is None
     assert again.descriptors is None
 
 
@@ -73,14 +76,14 @@ def test_arrays_are_plain_files_that_numpy_reads(small):
 
 def test_big_arrays_are_mapped_not_copied(small):
     index = hg.load_index(small)
-    base = index.spectrum.eigenvectors
+    base = index.basis.vectors
     while getattr(base, "base", None) is not None and not isinstance(base, np.memmap):
         base = base.base
     assert isinstance(base, np.memmap)
 
 
 def test_saving_again_replaces_the_index_and_leaves_no_old_file(small):
-    index = hg.build_index_from_graph(two_cliques(6), rank=3)
+    index = hg.build_index_from_graph(two_cliques(6), basis="eigen", rank=3)
     before = set(small.iterdir())
     opened = hg.load_index(small)
     index.save(small)
@@ -108,7 +111,7 @@ def test_crash_during_a_save_leaves_the_old_index_whole(small, monkeypatch, mome
     else:
         monkeypatch.setattr(os, "replace", crash)
     with pytest.raises(KeyboardInterrupt):
-        hg.build_index_from_graph(two_cliques(6), rank=3).save(small)
+        hg.build_index_from_graph(two_cliques(6), basis="eigen", rank=3).save(small)
     monkeypatch.undo()
     assert hg.load_index(small).n == 8
     assert sorted(one.name for one in small.iterdir()) == before
@@ -133,7 +136,7 @@ def test_interrupted_first_save_is_no_index_and_can_be_repeated(tmp_path):
 
 
 def test_truncated_array_is_named(small):
-    file = array_file(small, "eigenvectors")
+    file = array_file(small, "basis_vectors")
     file.write_bytes(file.read_bytes()[:-10])
     with pytest.raises(hg.IndexFileError, match=rf"{file.name}: \d+ bytes where \d+ were written"):
         hg.load_index(small)

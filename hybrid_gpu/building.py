@@ -1,0 +1,352 @@
+"""Building an index: from descriptors, from k-NN lists, or from an affinity."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from hybrid_gpu.aggregation import Aggregation, aggregate
+from hybrid_gpu.backends import Array, Backend, select_backend
+from hybrid_gpu.basis import (
+    PRECISIONS,
+    EigenBasis,
+    GalerkinBasis,
+    aggregate_basis,
+    eigen_basis,
+    given_basis,
+    sparse_eigen_basis,
+)
+from hybrid_gpu.graph import (
+    Graph,
+    Layout,
+    arranged,
+    graph_from_affinity,
+    largest_component,
+    neighbors_from_lists,
+    reciprocal_graph,
+)
+from hybrid_gpu.index import DiffusionIndex
+from hybrid_gpu.neighbors import Neighbors, nearest_neighbors, unit_rows
+from hybrid_gpu.progress import Progress
+from hybrid_gpu.spectrum import leading_eigenpairs
+from hybrid_gpu.validation import (
+    check_alpha,
+    check_choice,
+    check_count,
+    check_dtype,
+    check_positive,
+    check_vectors,
+)
+
+BASES = ("auto", "aggregate", "eigen", "sparse-eigen", "none")
+
+_DEFAULT_EIGENVECTORS = 100
+_ITEMS_PER_GROUP = 32
+
+
+def build_index(
+    descriptors: Any,
+    *,
+    neighbors: int = 50,
+    gamma: float = 3.0,
+    alpha: float = 0.99,
+    basis: Any = "auto",
+    rank: int | None = None,
+    precision: str = "float32",
+    sparsity: float = 0.99,
+    knn: str = "auto",
+    keep_neighbors: bool = True,
+    dtype: str = "float32",
+    seed: int = 0,
+    progress: Progress | None = None,
+    backend: str | Backend = "auto",
+) -> DiffusionIndex:
+    """Index a database of descriptors.
+
+    Parameters
+    ----------
+    descriptors : float array of shape (n, d)
+        NumPy, CuPy, or anything that speaks DLPack. Rows are scaled to unit length.
+    neighbors
+        Nearest neighbors of each item; an edge joins two items that list each other.
+    gamma
+        An edge weighs ``similarity ** gamma``.
+    alpha
+        Restart parameter of diffusion, in [0, 1).
+    basis
+        What the solver deflates. ``"aggregate"``: groups of items, cheap to make and to keep.
+        ``"eigen"``: leading eigenvectors, which the methods of the paper need. ``"sparse-eigen"``:
+        the largest entries of them. ``"none"``. ``"auto"`` is ``"aggregate"``. Or the user's own:
+        labels (n,), such as the cells of an inverted file, or vectors (n, r), dense or sparse.
+    rank
+        Groups or eigenvectors to keep; None: n / 32 groups, fewer in large databases, or 100
+        eigenvectors.
+    precision
+        How eigenvectors are kept: ``"float32"``, ``"float16"`` or ``"int8"``.
+    sparsity
+        The fraction of their entries that ``"sparse-eigen"`` drops.
+    knn
+        How neighbors are found, see ``nearest_neighbors``.
+    keep_neighbors
+        Keep the k-NN lists, so that items can be added and removed.
+    dtype
+        ``"float32"`` or ``"float64"``.
+    seed
+        Of everything that is random.
+    progress
+        Called as ``progress(stage, done, total)``.
+    backend
+        ``"auto"``, ``"numpy"`` or ``"cupy"``.
+
+    Raises
+    ------
+    ValueError, TypeError
+        For input that cannot be indexed; the message says what to change.
+    """
+    device = select_backend(backend, like=descriptors)
+    dtype = check_dtype(dtype)
+    vectors = check_vectors(descriptors, "descriptors", dtype=dtype, backend=device)
+    _check_settings(alpha, gamma, basis, precision, vectors.shape[0])
+    check_count(neighbors, "neighbors", high=vectors.shape[0] - 1)
+    units = unit_rows(vectors, device)
+    found = nearest_neighbors(
+        units, k=neighbors, knn=knn, dtype=dtype, progress=progress, backend=device
+    )
+    index = _index(
+        reciprocal_graph(found, gamma=gamma, dtype=dtype, backend=device),
+        units,
+        compact(found, device) if keep_neighbors else None,
+        alpha,
+        gamma,
+        seed,
+        device,
+    )
+    return with_basis(
+        index,
+        basis,
+        rank=rank,
+        precision=precision,
+        sparsity=sparsity,
+        seed=seed,
+        progress=progress,
+    )
+
+
+def build_index_from_neighbors(
+    ids: Any,
+    similarities: Any,
+    *,
+    descriptors: Any = None,
+    gamma: float = 3.0,
+    alpha: float = 0.99,
+    basis: Any = "auto",
+    rank: int | None = None,
+    precision: str = "float32",
+    sparsity: float = 0.99,
+    keep_neighbors: bool = True,
+    dtype: str = "float32",
+    seed: int = 0,
+    progress: Progress | None = None,
+    backend: str | Backend = "auto",
+) -> DiffusionIndex:
+    """Index a database by the k-NN lists of the user's own engine.
+
+    Parameters
+    ----------
+    ids : int array of shape (n, k)
+        Neighbors of every item, in order of the items; -1 for 'nothing found'. An item's own id is
+        skipped.
+    similarities : float array of shape (n, k)
+        Their cosine similarities, as they are.
+    descriptors : float array of shape (n, d), optional
+        Needed for ``search`` with query descriptors; ``rerank`` does without.
+
+    The other parameters are those of ``build_index``.
+    """
+    device = select_backend(backend, like=ids)
+    dtype = check_dtype(dtype)
+    found = neighbors_from_lists(ids, similarities, dtype=dtype, backend=device)
+    n = found.ids.shape[0]
+    _check_settings(alpha, gamma, basis, precision, n)
+    index = _index(
+        reciprocal_graph(found, gamma=gamma, dtype=dtype, backend=device),
+        _optional_units(descriptors, n, dtype, device),
+        compact(found, device) if keep_neighbors else None,
+        alpha,
+        gamma,
+        seed,
+        device,
+    )
+    return with_basis(
+        index,
+        basis,
+        rank=rank,
+        precision=precision,
+        sparsity=sparsity,
+        seed=seed,
+        progress=progress,
+    )
+
+
+def build_index_from_graph(
+    affinity: Any,
+    *,
+    descriptors: Any = None,
+    gamma: float = 3.0,
+    alpha: float = 0.99,
+    basis: Any = "auto",
+    rank: int | None = None,
+    precision: str = "float32",
+    sparsity: float = 0.99,
+    dtype: str = "float32",
+    seed: int = 0,
+    progress: Progress | None = None,
+    backend: str | Backend = "auto",
+) -> DiffusionIndex:
+    """Index a database by the user's own affinity matrix.
+
+    Parameters
+    ----------
+    affinity : sparse matrix of shape (n, n)
+        Symmetric and non-negative, taken as it is: weights are powered already. It is normalized
+        here.
+    descriptors : float array of shape (n, d), optional
+        Needed for ``search`` with query descriptors; ``rerank`` does without.
+    gamma
+        The exponent of the similarities of queries.
+
+    The other parameters are those of ``build_index``.
+    """
+    device = select_backend(backend, like=getattr(affinity, "data", None))
+    dtype = check_dtype(dtype)
+    graph = graph_from_affinity(affinity, dtype=dtype, backend=device)
+    _check_settings(alpha, gamma, basis, precision, graph.n)
+    units = _optional_units(descriptors, graph.n, dtype, device)
+    index = _index(graph, units, None, alpha, gamma, seed, device)
+    return with_basis(
+        index,
+        basis,
+        rank=rank,
+        precision=precision,
+        sparsity=sparsity,
+        seed=seed,
+        progress=progress,
+    )
+
+
+def with_basis(
+    index: DiffusionIndex,
+    basis: Any,
+    *,
+    rank: int | None = None,
+    precision: str = "float32",
+    sparsity: float = 0.99,
+    seed: int = 0,
+    progress: Progress | None = None,
+) -> DiffusionIndex:
+    """The same index with another basis; the graph is shared. See ``build_index``."""
+    _check_settings(index.alpha, index.gamma, basis, precision, index.n)
+    graph, device = index.layout.graph, index.backend
+    if not isinstance(basis, str):
+        own = _given(index.layout, basis, device)
+        return replace(index, basis=own, _sparse={})
+    chosen: EigenBasis | GalerkinBasis | None = None
+    if basis in ("auto", "aggregate"):
+        count = default_groups(graph) if rank is None else check_count(rank, "rank", high=graph.n)
+        groups = aggregate(graph, groups=count, seed=seed, progress=progress, backend=device)
+        chosen = aggregate_basis(graph, groups, backend=device)
+    elif basis in ("eigen", "sparse-eigen"):
+        if rank is None:
+            rank = min(_DEFAULT_EIGENVECTORS, largest_component(graph).size)
+        spectrum = leading_eigenpairs(
+            graph, rank=rank, seed=seed, progress=progress, backend=device
+        )
+        if basis == "eigen":
+            chosen = eigen_basis(spectrum, graph, precision=precision, backend=device)
+        else:
+            chosen = sparse_eigen_basis(
+                spectrum.eigenvectors, graph, sparsity=sparsity, backend=device
+            )
+    return replace(index, basis=chosen, _sparse={})
+
+
+def index_of_graph(
+    graph: Graph, *, alpha: float = 0.99, gamma: float = 3.0, seed: int = 0, backend: Backend
+) -> DiffusionIndex:
+    """An index of a graph alone, without a basis."""
+    return _index(graph, None, None, alpha, gamma, seed, backend)
+
+
+def default_groups(graph: Graph) -> int:
+    """How many aggregates pay: n / 32, and no more than make the coarse solve a product with W."""
+    entries = int(graph.adjacency.data.shape[0])
+    return max(1, min(graph.n // _ITEMS_PER_GROUP, math.isqrt(2 * entries)))
+
+
+def compact(neighbors: Neighbors, backend: Backend) -> Neighbors:
+    """Lists whose ids take 32 bits, which is enough for two billion items."""
+    ids = backend.xp.astype(neighbors.ids, backend.xp.int32)
+    return Neighbors(ids=ids, similarities=neighbors.similarities)
+
+
+def _index(
+    graph: Graph,
+    units: Array | None,
+    neighbors: Neighbors | None,
+    alpha: float,
+    gamma: float,
+    seed: int,
+    backend: Backend,
+) -> DiffusionIndex:
+    """An index without a basis, its graph in the order of the aggregation tree."""
+    tree: Aggregation = aggregate(graph, groups=default_groups(graph), seed=seed, backend=backend)
+    return DiffusionIndex(
+        layout=arranged(graph, tree.order, backend),
+        descriptors=units,
+        neighbors=neighbors,
+        basis=None,
+        columns=None,
+        alpha=float(alpha),
+        gamma=float(gamma),
+        backend=backend,
+    )
+
+
+def _given(layout: Layout, basis: Any, backend: Backend) -> GalerkinBasis:
+    """The user's own basis, its rows put into the graph's own order."""
+    order = backend.to_numpy(layout.order)
+    if hasattr(basis, "tocsr"):
+        return given_basis(layout.graph, basis.tocsr()[order], backend=backend)
+    values = basis if isinstance(basis, np.ndarray) else backend.to_numpy(backend.asarray(basis))
+    if values.ndim == 1:
+        return aggregate_basis(layout.graph, values[order], backend=backend)
+    return given_basis(layout.graph, values[order], backend=backend)
+
+
+def _check_settings(alpha: Any, gamma: Any, basis: Any, precision: Any, n: int) -> None:
+    check_alpha(alpha)
+    check_positive(gamma, "gamma")
+    check_choice(precision, "precision", PRECISIONS)
+    if isinstance(basis, str):
+        check_choice(basis, "basis", BASES)
+        return
+    shape = tuple(getattr(basis, "shape", ()))
+    if len(shape) not in (1, 2) or shape[0] != n:
+        raise ValueError(
+            f"basis must be one of {', '.join(BASES)}, labels of shape ({n},) or vectors of shape "
+            f"({n}, r); got {basis!r}."
+        )
+
+
+def _optional_units(descriptors: Any, n: int, dtype: str, backend: Backend) -> Array | None:
+    if descriptors is None:
+        return None
+    vectors = check_vectors(descriptors, "descriptors", dtype=dtype, backend=backend)
+    if vectors.shape[0] != n:
+        raise ValueError(
+            f"descriptors must have one row for each of the {n} items; got {vectors.shape[0]}."
+        )
+    return unit_rows(vectors, backend)

@@ -1,0 +1,306 @@
+"""The way of a query set through an index: observe, solve, rank, batch by batch."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import array_api_compat
+import numpy as np
+
+from hybrid_gpu.backends import Array, Backend
+from hybrid_gpu.filters import Filter, PageRank, as_filter
+from hybrid_gpu.methods import METHODS, Batch, Method
+from hybrid_gpu.neighbors import unit_rows
+from hybrid_gpu.observation import Observation, observe, scatter
+from hybrid_gpu.progress import Progress
+from hybrid_gpu.ranking import Ranking, Report, top_items
+from hybrid_gpu.solver import Solution, check_degree, check_stopping, not_converged
+from hybrid_gpu.validation import (
+    check_choice,
+    check_count,
+    check_item_ids,
+    check_neighbor_lists,
+    check_vectors,
+    item_bytes,
+)
+
+if TYPE_CHECKING:
+    from hybrid_gpu.index import DiffusionIndex
+
+_DEFAULT_SHORTLIST = 75_000
+# The graph is read once per step for all columns; beyond this many, that saving is used up.
+_LARGEST_BATCH = 128
+# Arrays of (n, batch) that are alive at the same time during a search.
+_ARRAYS_PER_BATCH = 10
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Options:
+    """What the keywords of ``search``, ``rerank`` and ``search_items`` say.
+
+    ``fill`` is whether items that diffusion did not reach are ranked by their similarity.
+    """
+
+    k: int
+    method: str = "auto"
+    steps: int | None = None
+    rtol: float | None = None
+    filter: Filter | Callable[..., Any] | None = None
+    query_neighbors: int | None = None
+    shortlist: int | None = None
+    sparsity: float = 0.99
+    batch: int | None = None
+    progress: Progress | None = None
+    fill: bool = True
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _FirstStage:
+    """What the first stage of search found for some queries."""
+
+    observation: Observation
+    queries: Array | None
+    similarities: Callable[[], Array]
+    shortlist: Callable[[], Array]
+
+
+def search_descriptors(index: DiffusionIndex, queries: Any, options: Options) -> Ranking:
+    """Rank the database for query descriptors."""
+    backend, items = index.backend, index.required_descriptors("search")
+    vectors = check_vectors(queries, "queries", dtype=index.dtype, backend=backend)
+    if vectors.shape[1] != items.shape[1]:
+        raise ValueError(
+            f"queries must have the index's {items.shape[1]} dimensions; got {vectors.shape[1]}."
+        )
+    units = unit_rows(vectors, backend)
+    found = index.n
+    if options.query_neighbors is not None:
+        found = min(check_count(options.query_neighbors, "query_neighbors"), index.n)
+    kept = _shortlist_size(index, options)
+
+    def first_stage(rows: slice) -> _FirstStage:
+        similarities = backend.xp.matmul(units[rows, :], items.T)
+        best = backend.top_k(similarities, found)
+        weights = backend.xp.clip(best.scores, min=0) ** index.gamma
+        return _FirstStage(
+            Observation(best.ids, weights, index.n),
+            units[rows, :],
+            lambda: similarities,
+            lambda: backend.top_k(similarities, kept).ids,
+        )
+
+    return _rank(index, first_stage, vectors.shape[0], lives_here(queries, backend), options)
+
+
+def search_results(index: DiffusionIndex, ids: Any, similarities: Any, options: Options) -> Ranking:
+    """Rank the database for the results of another engine."""
+    backend = index.backend
+    lists, values = check_neighbor_lists(
+        ids, similarities, index.n, dtype=index.dtype, backend=backend
+    )
+
+    def first_stage(rows: slice) -> _FirstStage:
+        part_ids, part_values = lists[rows, :], values[rows, :]
+        return _FirstStage(
+            observe(
+                part_ids,
+                part_values,
+                index.n,
+                gamma=index.gamma,
+                query_neighbors=options.query_neighbors,
+                dtype=index.dtype,
+                backend=backend,
+            ),
+            None,
+            lambda: scatter(part_ids, part_values, index.n, backend).T,
+            lambda: part_ids,
+        )
+
+    return _rank(index, first_stage, lists.shape[0], lives_here(ids, backend), options)
+
+
+def search_own_items(index: DiffusionIndex, ids: Any, options: Options) -> Ranking:
+    """Rank the database for some of its own items."""
+    backend, xp, vectors = index.backend, index.backend.xp, index.descriptors
+    items = check_item_ids(ids, index.n, backend=backend)
+    kept = _shortlist_size(index, options)
+
+    def first_stage(rows: slice) -> _FirstStage:
+        itself = items[rows][:, None]
+        ones = xp.ones(itself.shape, dtype=getattr(xp, index.dtype), device=backend.device)
+        if vectors is None:
+            queries = None
+            products = _once(lambda: scatter(itself, ones, index.n, backend).T)
+        else:
+            queries = xp.take(vectors, itself[:, 0], axis=0)
+            products = _once(lambda: xp.matmul(queries, vectors.T))
+        return _FirstStage(
+            Observation(itself, ones, index.n),
+            queries,
+            products,
+            lambda: backend.top_k(products(), kept).ids,
+        )
+
+    return _rank(index, first_stage, items.shape[0], lives_here(ids, backend), options)
+
+
+def lives_here(values: Any, backend: Backend) -> bool:
+    """Whether an array is on the backend's device, so that results stay there too."""
+    if array_api_compat.is_array_api_obj(values):
+        if array_api_compat.array_namespace(values) is backend.xp:
+            return True
+    kind = values.__dlpack_device__()[0] if hasattr(values, "__dlpack_device__") else 1
+    return int(kind) != 1
+
+
+def batch_width(index: DiffusionIndex, batch: int | None, count: int) -> int:
+    """Queries to solve side by side: what was asked for, or what helps and fits into memory."""
+    if batch is not None:
+        return min(check_count(batch, "batch"), count)
+    column = _ARRAYS_PER_BATCH * index.n * item_bytes(index.layout.graph.degrees)
+    return max(1, min(_LARGEST_BATCH, count, index.backend.available_bytes() // column))
+
+
+def _rank(
+    index: DiffusionIndex,
+    first_stage: Callable[[slice], _FirstStage],
+    count: int,
+    here: bool,
+    options: Options,
+) -> Ranking:
+    """Run all batches through observe, solve and rank."""
+    backend, progress = index.backend, options.progress
+    method = _method(index, options.method)
+    k = check_count(options.k, "k", high=index.n)
+    filter, steps, rtol = _filter_and_stopping(index, method, options)
+    width = batch_width(index, options.batch, count)
+    out = (lambda array: array) if here else backend.to_numpy
+    seconds = {"observe": 0.0, "solve": 0.0, "rank": 0.0}
+    ids, scores, residuals = [], [], []
+    solutions: list[Solution] = []
+    for start in range(0, count, width):
+        if progress:
+            progress("search", start, count)
+        with _stage("observe", seconds, backend):
+            found = first_stage(slice(start, min(start + width, count)))
+        with _stage("solve", seconds, backend):
+            batch = _batch(index, found, filter, steps, rtol, options.sparsity)
+            solution = method.score(batch)
+        with _stage("rank", seconds, backend):
+            best = top_items(
+                solution.values,
+                k=k,
+                similarities=found.similarities if options.fill else None,
+                backend=backend,
+            )
+            ids.append(out(best.ids))
+            scores.append(out(best.scores))
+            if solution.residuals is not None:
+                residuals.append(out(solution.residuals))
+        solutions.append(Solution(None, None, solution.steps, solution.converged))
+        truncation = solution.truncation
+    if progress:
+        progress("search", count, count)
+    join = backend.xp.concat if here else np.concatenate
+    report = Report(
+        method=method.name,
+        steps=max(one.steps for one in solutions),
+        residuals=join(residuals) if residuals else None,
+        truncation=truncation,
+        seconds=seconds,
+        backend=backend.name,
+        batch=width,
+    )
+    ranking = Ranking(ids=join(ids), scores=join(scores), report=report)
+    missed = [one for one in solutions if not one.converged]
+    if missed:
+        raise not_converged(missed[0], rtol, result=ranking)
+    return ranking
+
+
+def _filter_and_stopping(
+    index: DiffusionIndex, method: Method, options: Options
+) -> tuple[Filter, int | None, float | None]:
+    filter = PageRank(index.alpha) if options.filter is None else as_filter(options.filter)
+    if method.name == "precomputed":
+        if filter != PageRank(index.required_columns().alpha):
+            raise ValueError(
+                f"the stored columns are those of PageRank({index.required_columns().alpha}); got "
+                f"filter {filter!r}. Call precompute again, or use another method."
+            )
+    if isinstance(filter, PageRank):
+        # Without a basis, hybrid is temporal, and needs as many steps.
+        plain = method.name == "hybrid" and index.basis is None
+        default = METHODS["temporal"].steps if plain else method.steps
+        return filter, *check_stopping(options.steps, options.rtol, default=default)
+    return filter, *check_degree(options.steps, options.rtol)
+
+
+def _batch(
+    index: DiffusionIndex,
+    found: _FirstStage,
+    filter: Filter,
+    steps: int | None,
+    rtol: float | None,
+    sparsity: float,
+) -> Batch:
+    return Batch(
+        layout=index.layout,
+        basis=index.basis,
+        descriptors=index.descriptors,
+        observation=found.observation,
+        queries=found.queries,
+        similarities=found.similarities,
+        shortlist=found.shortlist,
+        eigenvectors=index.required_eigenvectors,
+        sparse_eigenvectors=lambda: index.sparse_eigenvectors(sparsity),
+        columns=index.required_columns,
+        gamma=index.gamma,
+        filter=filter,
+        steps=steps,
+        rtol=rtol,
+        backend=index.backend,
+    )
+
+
+def _method(index: DiffusionIndex, name: str) -> Method:
+    """The method of a name; what it needs is asked for now, not after hours of work."""
+    if name == "auto":
+        name = "temporal" if index.basis is None else "hybrid"
+    method = METHODS[check_choice(name, "method", ("auto", *METHODS))]
+    if method.needs_eigenvectors:
+        index.required_eigenvectors()
+    if method.needs_descriptors:
+        index.required_descriptors(f"method {name!r}")
+    return method
+
+
+def _shortlist_size(index: DiffusionIndex, options: Options) -> int:
+    if options.shortlist is None:
+        return min(_DEFAULT_SHORTLIST, index.n)
+    return check_count(options.shortlist, "shortlist", high=index.n)
+
+
+@contextmanager
+def _stage(label: str, seconds: dict[str, float], backend: Backend) -> Iterator[None]:
+    start = time.perf_counter()
+    with backend.annotate(label):
+        yield
+    backend.synchronize()
+    seconds[label] += time.perf_counter() - start
+
+
+def _once(make: Callable[[], Array]) -> Callable[[], Array]:
+    """The same value at every call, made at the first."""
+    made: list[Array] = []
+
+    def value() -> Array:
+        if not made:
+            made.append(make())
+        return made[0]
+
+    return value

@@ -1,0 +1,60 @@
+import numpy as np
+import pytest
+from conftest import clustered_vectors, path
+
+import hybrid_gpu as hg
+
+
+@pytest.fixture
+def index(backend):
+    vectors = clustered_vectors(np.random.default_rng(61), n=300, clusters=4)
+    return hg.build_index(vectors, neighbors=8, backend=backend)
+
+
+def test_best_reaches_the_target_and_is_the_fastest_that_does(index):
+    plan = hg.plan(index, target=0.95, k=20, queries=16, eigenvectors=(5,))
+    assert {one.basis for one in plan.candidates} == {"none", "aggregate", "eigen"}
+    reaching = [one for one in plan.candidates if one.agreement >= 0.95]
+    assert plan.best in reaching
+    assert plan.best.milliseconds == min(one.milliseconds for one in reaching)
+
+
+def test_what_was_planned_holds_for_an_index_built_so(index):
+    plan = hg.plan(index, target=0.95, k=20, queries=16, eigenvectors=())
+    best = next(one for one in plan.candidates if one.basis == "aggregate" and one.rank)
+    built = hg.with_basis(index, "aggregate", rank=300 // 128)
+    sample = np.arange(0, 300, 7)
+    ranking = built.search_items(sample, k=20, steps=best.steps)
+    exact = index.search_items(sample, k=20, method="temporal", rtol=1e-4)
+    assert hg.evaluation.agreement(ranking.ids, exact.ids) > 0.85
+
+
+def test_memory_limits_the_choice(index):
+    plan = hg.plan(index, target=0.5, k=20, queries=8, memory=0, eigenvectors=())
+    assert plan.best.basis == "none"
+
+
+def test_impossible_target_is_said_plainly(index):
+    plan = hg.plan(index, target=1.0, k=300, queries=16, eigenvectors=())
+    assert plan.best is None or plan.best.agreement == 1
+    assert repr(plan).endswith("reaches 1")
+
+
+def test_table_has_a_line_for_every_candidate(index):
+    plan = hg.plan(index, target=0.9, k=10, queries=8, eigenvectors=(3,))
+    lines = repr(plan).splitlines()
+    assert len(lines) == len(plan.candidates) + 2
+    assert sum(line.startswith("* ") for line in lines[1:-1]) == 1
+    assert max(map(len, lines)) <= 80
+
+
+def test_a_graph_alone_can_be_planned_for(backend):
+    graph = hg.graph_from_affinity(path(80), backend=backend)
+    plan = hg.plan(graph, target=0.9, k=5, queries=8, eigenvectors=(), backend=backend)
+    assert plan.best is not None
+
+
+@pytest.mark.parametrize("target", [0.0, 1.5])
+def test_impossible_targets_are_refused(index, target):
+    with pytest.raises(ValueError, match="target must lie"):
+        hg.plan(index, target=target)

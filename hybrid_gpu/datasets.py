@@ -1,7 +1,8 @@
-"""Data to rank: the digits that are shipped with the package, and array files of the user's own."""
+"""Data to rank: the digits that come with the package, public sets, and the user's own files."""
 
 from __future__ import annotations
 
+import gzip
 import importlib.resources
 import os
 import zipfile
@@ -15,6 +16,7 @@ from numpy.typing import NDArray
 
 from hybrid_gpu.validation import check_count
 
+_FASHION_MNIST = Path("/usr/share/datasets/fashion-mnist")
 _NPY_MAGIC = b"\x93NUMPY"
 _ZIP_MAGIC = b"PK"
 # What NumPy and zipfile raise for a file that is cut short, damaged, or holds Python objects.
@@ -82,6 +84,69 @@ def digits() -> Dataset:
             labels=archive["labels"].astype(np.int64),
             image_shape=(8, 8),
         )
+
+
+def fashion_mnist(folder: str | os.PathLike[str] | None = None) -> Split:
+    """Fashion-MNIST: 60,000 pictures of clothes to search in, 10,000 as queries, 10 classes.
+
+    Parameters
+    ----------
+    folder
+        Where the four IDX files are, compressed or not; None looks where Debian's package
+        ``dataset-fashion-mnist`` puts them.
+
+    Raises
+    ------
+    FileNotFoundError
+        If they are not there; says how to get them.
+    """
+    return _from_idx_folder("Fashion-MNIST", folder, _FASHION_MNIST, "dataset-fashion-mnist")
+
+
+def _from_idx_folder(
+    name: str, folder: str | os.PathLike[str] | None, usual: Path, package: str
+) -> Split:
+    place = usual if folder is None else Path(folder)
+    parts = []
+    for part in ("train", "t10k"):
+        images = _read_idx(_idx_file(place, f"{part}-images-idx3-ubyte", package), dimensions=3)
+        labels = _read_idx(_idx_file(place, f"{part}-labels-idx1-ubyte", package), dimensions=1)
+        if len(images) != len(labels):
+            raise ValueError(f"{place}: {len(images)} {part} images and {len(labels)} labels.")
+        parts.append(
+            Dataset(
+                name=name,
+                descriptors=images.reshape(len(images), -1).astype(np.float32),
+                labels=labels.astype(np.int64),
+                image_shape=images.shape[1:],
+            )
+        )
+    return Split(database=parts[0], queries=parts[1])
+
+
+def _idx_file(folder: Path, name: str, package: str) -> Path:
+    for candidate in (folder / f"{name}.gz", folder / name):
+        if candidate.is_file():
+            return candidate
+    raise FileNotFoundError(
+        f"{folder / name}: not found, compressed or not. Install Debian's package {package}, or "
+        "pass the folder of the four IDX files."
+    )
+
+
+def _read_idx(path: Path, *, dimensions: int) -> NDArray[np.uint8]:
+    """An array of bytes in the IDX format: a magic number, the sizes, the values."""
+    try:
+        content = path.read_bytes()
+        content = gzip.decompress(content) if path.suffix == ".gz" else content
+    except _UNREADABLE as fault:
+        raise ValueError(f"{path}: damaged ({fault}).") from fault
+    header = 4 * (dimensions + 1)
+    sizes = np.frombuffer(content[:header].ljust(header, b"\0"), dtype=">u4")
+    # The third byte of the magic number says 'bytes', the fourth how many dimensions.
+    if sizes[0] != 0x800 + dimensions or len(content) != header + int(np.prod(sizes[1:])):
+        raise ValueError(f"{path}: not an IDX file of {dimensions} dimensions, or cut short.")
+    return np.frombuffer(content, dtype=np.uint8, offset=header).reshape(*sizes[1:].tolist())
 
 
 def split_queries(dataset: Dataset, count: int, seed: int) -> Split:

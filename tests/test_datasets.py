@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import gzip
 import hashlib
 import zipfile
 
 import numpy as np
 import pytest
 
+from hybrid_gpu import datasets
 from hybrid_gpu.datasets import Dataset, digits, load_array, split_queries
 
 CSV_SHA256 = "6ebb3d2fee246a4e99363262ddf8a00a3c41bee6014c373ed9d9216ba7f651b8"
@@ -182,3 +184,47 @@ def test_bad_file_is_refused_by_name(tmp_path, make, reason):
     make(path)
     with pytest.raises(ValueError, match=f"given: .*{reason}"):
         load_array(path)
+
+
+def write_idx(path, array, *, compressed=False):
+    sizes = np.array([0x800 + array.ndim, *array.shape], dtype=">u4").tobytes()
+    content = sizes + array.astype(np.uint8).tobytes()
+    path.write_bytes(gzip.compress(content) if compressed else content)
+
+
+@pytest.fixture
+def idx_folder(tmp_path):
+    rng = np.random.default_rng(71)
+    for part, count in (("train", 9), ("t10k", 4)):
+        images = rng.integers(0, 256, (count, 3, 2))
+        write_idx(tmp_path / f"{part}-images-idx3-ubyte.gz", images, compressed=True)
+        write_idx(tmp_path / f"{part}-labels-idx1-ubyte", rng.integers(0, 10, count))
+    return tmp_path
+
+
+def test_fashion_mnist_is_read_from_idx_files(idx_folder):
+    split = datasets.fashion_mnist(idx_folder)
+    images = np.random.default_rng(71).integers(0, 256, (9, 3, 2))
+    assert (split.database.n, split.queries.n) == (9, 4)
+    np.testing.assert_array_equal(split.database.images, images)
+    assert split.database.descriptors.dtype == np.float32
+
+
+def test_missing_idx_files_are_named_with_the_way_to_get_them(tmp_path):
+    with pytest.raises(FileNotFoundError, match="dataset-fashion-mnist, or pass the folder"):
+        datasets.fashion_mnist(tmp_path)
+
+
+@pytest.mark.parametrize("fault", ["cut", "foreign", "gzip", "lengths"])
+def test_damaged_idx_files_are_named(idx_folder, fault):
+    labels = idx_folder / "t10k-labels-idx1-ubyte"
+    if fault == "cut":
+        labels.write_bytes(labels.read_bytes()[:-1])
+    elif fault == "foreign":
+        labels.write_bytes(b"hello")
+    elif fault == "gzip":
+        (idx_folder / "t10k-labels-idx1-ubyte.gz").write_bytes(b"\x1f\x8bnot a gzip")
+    else:
+        write_idx(labels, np.arange(3))
+    with pytest.raises(ValueError, match="t10k"):
+        datasets.fashion_mnist(idx_folder)

@@ -93,32 +93,14 @@ def reciprocal_graph(
     device = select_backend(backend, like=neighbors.ids)
     xp = device.xp
     gamma = check_positive(gamma, "gamma")
-    ids, similarities = neighbors.ids, neighbors.similarities
-    n, k = ids.shape
-    items = xp.arange(n, dtype=xp.int64, device=device.device)
-
-    order = xp.argsort(ids, axis=1, stable=True)
-    ids = xp.reshape(xp.take_along_axis(ids, order, axis=1), (-1,))
-    similarities = xp.reshape(xp.take_along_axis(similarities, order, axis=1), (-1,))
-    rows = xp.repeat(items, k)
-    repeated = _same_as_before(rows * (n + 1) + ids, device)
-    kept = (ids >= 0) & (ids != rows) & (similarities > 0) & ~repeated
-    rows, ids = rows[kept], ids[kept]
-    similarities = xp.astype(similarities[kept], xp.float64)
-
-    # An edge that both ends list stands twice under its one name (lower id, higher id).
-    names = xp.minimum(rows, ids) * n + xp.maximum(rows, ids)
-    by_name = xp.argsort(names, stable=True)
-    names, similarities = xp.take(names, by_name), xp.take(similarities, by_name)
-    second = _same_as_before(names, device)
-    first = xp.flip(_same_as_before(xp.flip(names), device))
-    weights = ((similarities[first] + similarities[second]) / 2) ** gamma
-    low, high = names[first] // n, names[first] % n
+    edges = device.mutual_edges(
+        xp.astype(neighbors.ids, xp.int64, copy=False), neighbors.similarities
+    )
     return _graph_of_edges(
-        xp.concat([low, high]),
-        xp.concat([high, low]),
-        xp.concat([weights, weights]),
-        n,
+        edges.rows,
+        edges.columns,
+        edges.weights**gamma,
+        neighbors.ids.shape[0],
         dtype=check_dtype(dtype),
         backend=device,
     )
@@ -327,11 +309,8 @@ def array_bytes(array: Array) -> int:
 def _graph_of_edges(
     rows: Array, columns: Array, weights: Array, n: int, *, dtype: str, backend: Backend
 ) -> Graph:
-    """Normalize directed edges that come in symmetric pairs, in any order."""
+    """Normalize directed edges that come in symmetric pairs, by row and then column."""
     xp = backend.xp
-    order = xp.argsort(rows * n + columns)
-    rows, columns = xp.take(rows, order), xp.take(columns, order)
-    weights = xp.take(weights, order)
     affinity = csr_from_sorted(weights, rows, columns, (n, n), backend)
     ones = xp.ones((n, 1), dtype=xp.float64, device=backend.device)
     degrees = backend.spmm(affinity, ones)[:, 0]
@@ -343,10 +322,3 @@ def _graph_of_edges(
         degrees=xp.astype(degrees, target),
         components=backend.connected_components(adjacency),
     )
-
-
-def _same_as_before(values: Array, backend: Backend) -> Array:
-    """Whether each entry of a (count,) array of integers >= -1 equals the one before it."""
-    xp = backend.xp
-    before = xp.asarray([-2], dtype=values.dtype, device=backend.device)
-    return xp.concat([before, values])[:-1] == values

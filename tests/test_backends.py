@@ -127,6 +127,35 @@ def test_cg_steps_equal_their_generic_twins(backend, rng, dtype, tolerance):
     )
 
 
+def test_mutual_edges_equal_their_generic_twin(backend, rng, dtype):
+    n, k = 40, 6
+    ids = rng.integers(-1, n, (n, k))
+    similarities = (rng.random((n, k)) - 0.1).astype(dtype)
+    ours = backend.mutual_edges(backend.asarray(ids), backend.asarray(similarities))
+    listed = {}
+    for item in range(n):
+        for other, value in zip(ids[item].tolist(), similarities[item].tolist(), strict=True):
+            listed.setdefault((item, other), value)
+    expected = sorted(
+        (i, j, (value + listed[j, i]) / 2)
+        for (i, j), value in listed.items()
+        if i != j and j >= 0 and value > 0 and listed.get((j, i), 0) > 0
+    )
+    for edges in (
+        ours,
+        GenericBackend.mutual_edges(backend, *map(backend.asarray, (ids, similarities))),
+    ):
+        rows, columns, weights = (
+            backend.to_numpy(part) for part in (edges.rows, edges.columns, edges.weights)
+        )
+        assert rows.dtype == columns.dtype == np.int64
+        assert weights.dtype == np.float64
+        assert list(zip(rows.tolist(), columns.tolist(), strict=True)) == [
+            (i, j) for i, j, _ in expected
+        ]
+        np.testing.assert_allclose(weights, [value for *_, value in expected], rtol=1e-12)
+
+
 def test_column_dots_accumulate_in_float64(backend):
     # In float32 the sum of 2^25 ones and small parts would stop growing at 2^24.
     ones = backend.asarray(np.full((2**15, 1), 2.0**-1, dtype="float32"))

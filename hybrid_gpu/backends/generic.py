@@ -10,16 +10,49 @@ from abc import ABC, abstractmethod
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
-from hybrid_gpu.backends.protocol import Array, Product, SparseMatrix, TopK, Update
+from hybrid_gpu.backends.protocol import Array, Edges, Product, SparseMatrix, TopK, Update
 
 
 class GenericBackend(ABC):
     """Top-k and the conjugate gradient step, written in ``xp`` and ``spmm`` alone."""
 
     xp: Any
+    device: Any
 
     @abstractmethod
     def spmm(self, matrix: SparseMatrix, dense: Array) -> Array: ...
+
+    def mutual_edges(self, ids: Array, similarities: Array) -> Edges:
+        xp = self.xp
+        n, k = ids.shape
+        order = xp.argsort(ids, axis=1, stable=True)
+        columns = xp.reshape(xp.take_along_axis(ids, order, axis=1), (-1,))
+        weights = xp.reshape(xp.take_along_axis(similarities, order, axis=1), (-1,))
+        rows = xp.repeat(xp.arange(n, dtype=xp.int64, device=self.device), k)
+        repeated = self._same_as_before(rows * (n + 1) + columns)
+        kept = (columns >= 0) & (columns != rows) & (weights > 0) & ~repeated
+        rows, columns = rows[kept], columns[kept]
+        weights = xp.astype(weights[kept], xp.float64)
+        # An edge that both ends list stands twice under its one name (lower id, higher id).
+        names = xp.minimum(rows, columns) * n + xp.maximum(rows, columns)
+        by_name = xp.argsort(names, stable=True)
+        names, weights = xp.take(names, by_name), xp.take(weights, by_name)
+        second = self._same_as_before(names)
+        first = xp.flip(self._same_as_before(xp.flip(names)))
+        weights = (weights[first] + weights[second]) / 2
+        low, high = names[first] // n, names[first] % n
+        rows, columns = xp.concat([low, high]), xp.concat([high, low])
+        order = xp.argsort(rows * n + columns)
+        return Edges(
+            rows=xp.take(rows, order),
+            columns=xp.take(columns, order),
+            weights=xp.take(xp.concat([weights, weights]), order),
+        )
+
+    def _same_as_before(self, values: Array) -> Array:
+        """Whether each entry of a (count,) array of integers >= -1 equals the one before it."""
+        before = self.xp.asarray([-2], dtype=values.dtype, device=self.device)
+        return self.xp.concat([before, values])[:-1] == values
 
     def top_k(self, scores: Array, k: int) -> TopK:
         xp = self.xp

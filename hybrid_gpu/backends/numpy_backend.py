@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from hybrid_gpu.backends.generic import GenericBackend
 from hybrid_gpu.backends.protocol import (
     Array,
+    Edges,
     Eigenpairs,
     HostArray,
     Product,
@@ -108,6 +109,24 @@ class NumpyBackend(GenericBackend):
         whole = scipy.sparse.csr_array((matrix.data, matrix.indices, matrix.indptr), matrix.shape)
         labels = scipy.sparse.csgraph.connected_components(whole, directed=False)[1]
         return np.asarray(labels, dtype=np.int32)
+
+    def mutual_edges(self, ids: Array, similarities: Array) -> Edges:
+        n = ids.shape[0]
+        order = np.argsort(ids, axis=1, kind="stable")
+        columns = np.take_along_axis(ids, order, axis=1)
+        weights = np.take_along_axis(similarities, order, axis=1).astype(np.float64)
+        own = np.arange(n)[:, None]
+        kept = (columns >= 0) & (columns != own) & (weights > 0)
+        kept[:, 1:] &= columns[:, 1:] != columns[:, :-1]
+        indptr = np.concatenate([[0], np.cumsum(kept.sum(axis=1))])
+        lists = scipy.sparse.csr_array((weights[kept], columns[kept], indptr), shape=(n, n))
+        # The transpose is a counting sort: on long lists far cheaper than sorting names.
+        back = lists.T.tocsr()
+        both = lists.astype(bool).multiply(back.astype(bool))
+        mean = scipy.sparse.csr_array((both.multiply(lists) + both.multiply(back)) / 2)
+        mean.sort_indices()
+        rows = np.repeat(np.arange(n), np.diff(mean.indptr))
+        return Edges(rows, mean.indices.astype(np.int64), mean.data)
 
     def top_k(self, scores: Array, k: int) -> TopK:
         m, n = scores.shape

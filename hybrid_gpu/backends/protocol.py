@@ -67,6 +67,15 @@ class Update:
     squared_norm: Array
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Edges:
+    """Weighted edges (rows, columns, weights), each in both directions, by row and then column."""
+
+    rows: Array
+    columns: Array
+    weights: Array
+
+
 class Backend(Protocol):
     """One device and the operations on it that the array API does not name."""
 
@@ -104,6 +113,13 @@ class Backend(Protocol):
 
     def connected_components(self, matrix: SparseMatrix) -> NDArray[np.int32]:
         """Component label of every node of a symmetric matrix, on the host."""
+
+    def mutual_edges(self, ids: Array, similarities: Array) -> Edges:
+        """The edges between items that list each other, with the mean of their two similarities.
+
+        Lists are (n, k): ids int64, -1 for none. An item's own id, repeated ids (after the first)
+        and similarities that are not positive do not count. Weights are float64.
+        """
 
     def top_k(self, scores: Array, k: int) -> TopK:
         """The ``k`` largest entries of each row of (m, n), best first, ties to the lower index."""

@@ -30,6 +30,8 @@ class Report:
         Where it ran.
     batch : int
         Queries that were solved side by side.
+    notes : tuple of str
+        What a user may want to know: a batch that was halved for lack of memory.
     """
 
     method: str
@@ -39,6 +41,7 @@ class Report:
     seconds: Mapping[str, float]
     backend: str
     batch: int
+    notes: tuple[str, ...] = ()
 
     @property
     def total_seconds(self) -> float:

@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING, Any
 import array_api_compat
 import numpy as np
 
-from hybrid_gpu.backends import Array, Backend
+from hybrid_gpu.backends import Array, Backend, select_backend
+from hybrid_gpu.backends.protocol import TopK
 from hybrid_gpu.filters import Filter, PageRank, as_filter
 from hybrid_gpu.methods import METHODS, Batch, Method
 from hybrid_gpu.neighbors import unit_rows
-from hybrid_gpu.observation import Observation, observe, scatter
+from hybrid_gpu.observation import Observation, scatter
 from hybrid_gpu.progress import Progress
 from hybrid_gpu.ranking import Ranking, Report, top_items
 from hybrid_gpu.solver import Solution, check_degree, check_stopping, not_converged
@@ -71,72 +72,69 @@ class _FirstStage:
 def search_descriptors(index: DiffusionIndex, queries: Any, options: Options) -> Ranking:
     """Rank the database for query descriptors."""
     backend, items = index.backend, index.required_descriptors("search")
-    vectors = check_vectors(queries, "queries", dtype=index.dtype, backend=backend)
+    vectors = check_vectors(
+        queries, "queries", dtype=index.dtype, backend=home_of(queries, backend)
+    )
     if vectors.shape[1] != items.shape[1]:
         raise ValueError(
             f"queries must have the index's {items.shape[1]} dimensions; got {vectors.shape[1]}."
         )
-    units = unit_rows(vectors, backend)
     found = index.n
     if options.query_neighbors is not None:
         found = min(check_count(options.query_neighbors, "query_neighbors"), index.n)
     kept = _shortlist_size(index, options)
 
-    def first_stage(rows: slice) -> _FirstStage:
-        similarities = backend.xp.matmul(units[rows, :], items.T)
+    def first_stage(part: Array) -> _FirstStage:
+        units = unit_rows(part, backend)
+        similarities = backend.xp.matmul(units, items.T)
         best = backend.top_k(similarities, found)
         weights = backend.xp.clip(best.scores, min=0) ** index.gamma
         return _FirstStage(
             Observation(best.ids, weights, index.n),
-            units[rows, :],
+            units,
             lambda: similarities,
             lambda: backend.top_k(similarities, kept).ids,
         )
 
-    return _rank(index, first_stage, vectors.shape[0], lives_here(queries, backend), options)
+    return _rank(index, first_stage, (vectors,), lives_here(queries, backend), options)
 
 
 def search_results(index: DiffusionIndex, ids: Any, similarities: Any, options: Options) -> Ranking:
     """Rank the database for the results of another engine."""
     backend = index.backend
     lists, values = check_neighbor_lists(
-        ids, similarities, index.n, dtype=index.dtype, backend=backend
+        ids, similarities, index.n, dtype=index.dtype, backend=home_of(ids, backend)
     )
+    count = lists.shape[1]
+    if options.query_neighbors is not None:
+        count = min(check_count(options.query_neighbors, "query_neighbors"), count)
 
-    def first_stage(rows: slice) -> _FirstStage:
-        part_ids, part_values = lists[rows, :], values[rows, :]
+    def first_stage(part_ids: Array, part_values: Array) -> _FirstStage:
+        weights = part_values[:, :count] ** index.gamma
         return _FirstStage(
-            observe(
-                part_ids,
-                part_values,
-                index.n,
-                gamma=index.gamma,
-                query_neighbors=options.query_neighbors,
-                dtype=index.dtype,
-                backend=backend,
-            ),
+            Observation(part_ids[:, :count], weights, index.n),
             None,
             lambda: scatter(part_ids, part_values, index.n, backend).T,
             lambda: part_ids,
         )
 
-    return _rank(index, first_stage, lists.shape[0], lives_here(ids, backend), options)
+    return _rank(index, first_stage, (lists, values), lives_here(ids, backend), options)
 
 
 def search_own_items(index: DiffusionIndex, ids: Any, options: Options) -> Ranking:
     """Rank the database for some of its own items."""
     backend, xp, vectors = index.backend, index.backend.xp, index.descriptors
-    items = check_item_ids(ids, index.n, backend=backend)
+    items = check_item_ids(ids, index.n, backend=home_of(ids, backend))
     kept = _shortlist_size(index, options)
 
-    def first_stage(rows: slice) -> _FirstStage:
-        itself = items[rows][:, None]
+    def first_stage(part: Array) -> _FirstStage:
+        itself = part[:, None]
         ones = xp.ones(itself.shape, dtype=getattr(xp, index.dtype), device=backend.device)
         if vectors is None:
             queries = None
             products = _once(lambda: scatter(itself, ones, index.n, backend).T)
         else:
-            queries = xp.take(vectors, itself[:, 0], axis=0)
+            queries = xp.take(vectors, part, axis=0)
             products = _once(lambda: xp.matmul(queries, vectors.T))
         return _FirstStage(
             Observation(itself, ones, index.n),
@@ -145,7 +143,12 @@ def search_own_items(index: DiffusionIndex, ids: Any, options: Options) -> Ranki
             lambda: backend.top_k(products(), kept).ids,
         )
 
-    return _rank(index, first_stage, items.shape[0], lives_here(ids, backend), options)
+    return _rank(index, first_stage, (items,), lives_here(ids, backend), options)
+
+
+def home_of(values: Any, backend: Backend) -> Backend:
+    """Where an array is checked: where it lives, so that a large query set is not moved at once."""
+    return backend if lives_here(values, backend) else select_backend("numpy")
 
 
 def lives_here(values: Any, backend: Backend) -> bool:
@@ -167,59 +170,96 @@ def batch_width(index: DiffusionIndex, batch: int | None, count: int) -> int:
 
 def _rank(
     index: DiffusionIndex,
-    first_stage: Callable[[slice], _FirstStage],
-    count: int,
+    first_stage: Callable[..., _FirstStage],
+    arrays: tuple[Array, ...],
     here: bool,
     options: Options,
 ) -> Ranking:
     """Run all batches through observe, solve and rank."""
-    backend, progress = index.backend, options.progress
+    backend, progress, count = index.backend, options.progress, arrays[0].shape[0]
     method = _method(index, options.method)
     k = check_count(options.k, "k", high=index.n)
     filter, steps, rtol = _filter_and_stopping(index, method, options)
     width = batch_width(index, options.batch, count)
-    out = (lambda array: array) if here else backend.to_numpy
-    seconds = {"observe": 0.0, "solve": 0.0, "rank": 0.0}
-    ids, scores, residuals = [], [], []
-    solutions: list[Solution] = []
-    for start in range(0, count, width):
-        if progress:
-            progress("search", start, count)
-        with _stage("observe", seconds, backend):
-            found = first_stage(slice(start, min(start + width, count)))
-        with _stage("solve", seconds, backend):
-            batch = _batch(index, found, filter, steps, rtol, options.sparsity)
-            solution = method.score(batch)
-        with _stage("rank", seconds, backend):
-            best = top_items(
-                solution.values,
-                k=k,
-                similarities=found.similarities if options.fill else None,
-                backend=backend,
-            )
-            ids.append(out(best.ids))
-            scores.append(out(best.scores))
-            if solution.residuals is not None:
-                residuals.append(out(solution.residuals))
-        solutions.append(Solution(None, None, solution.steps, solution.converged))
-        truncation = solution.truncation
+    done, notes = _Results(here, backend), []
+    while done.queries < count:
+        try:
+            for parts in backend.uploads(arrays, done.queries, width):
+                if progress:
+                    progress("search", done.queries, count)
+                with _stage("observe", done.seconds, backend):
+                    found = first_stage(*parts)
+                with _stage("solve", done.seconds, backend):
+                    batch = _batch(index, found, filter, steps, rtol, options.sparsity)
+                    solution = method.score(batch)
+                with _stage("rank", done.seconds, backend):
+                    best = top_items(
+                        solution.values,
+                        k=k,
+                        similarities=found.similarities if options.fill else None,
+                        backend=backend,
+                    )
+                    done.take(best, solution)
+        except MemoryError as fault:
+            # CuPy's out-of-memory is a MemoryError too. What is ranked so far stays.
+            if width == 1:
+                raise MemoryError(
+                    f"not enough memory on {backend.name} for one query on {index.n} items."
+                ) from fault
+            notes.append(f"out of memory with {width} queries at once: went on with {width // 2}")
+            width //= 2
+            backend.free_memory()
     if progress:
         progress("search", count, count)
-    join = backend.xp.concat if here else np.concatenate
-    report = Report(
-        method=method.name,
-        steps=max(one.steps for one in solutions),
-        residuals=join(residuals) if residuals else None,
-        truncation=truncation,
-        seconds=seconds,
-        backend=backend.name,
-        batch=width,
-    )
-    ranking = Ranking(ids=join(ids), scores=join(scores), report=report)
-    missed = [one for one in solutions if not one.converged]
-    if missed:
-        raise not_converged(missed[0], rtol, result=ranking)
+    ranking = done.ranking(method.name, width, tuple(notes))
+    if done.missed is not None:
+        raise not_converged(done.missed, rtol, result=ranking)
     return ranking
+
+
+class _Results:
+    """What the batches gave so far, on its way to where the queries came from."""
+
+    def __init__(self, here: bool, backend: Backend) -> None:
+        self.queries = 0
+        self.seconds = {"observe": 0.0, "solve": 0.0, "rank": 0.0}
+        self.missed: Solution | None = None
+        self._here, self._backend = here, backend
+        self._parts: list[tuple[Callable[[], Array], ...]] = []
+        self._residuals: list[Callable[[], Array]] = []
+        self._steps = 0
+        self._truncation: float | None = None
+
+    def take(self, best: TopK, solution: Solution) -> None:
+        """Start to bring a batch's results home; nothing waits for them yet."""
+        self._parts.append((self._sent(best.ids), self._sent(best.scores)))
+        if solution.residuals is not None:
+            self._residuals.append(self._sent(solution.residuals))
+        self._steps = max(self._steps, solution.steps)
+        self._truncation = solution.truncation
+        if not solution.converged:
+            self.missed = Solution(None, None, solution.steps, converged=False)
+        self.queries += int(best.ids.shape[0])
+
+    def ranking(self, method: str, width: int, notes: tuple[str, ...]) -> Ranking:
+        """All batches as one."""
+        join = self._backend.xp.concat if self._here else np.concatenate
+        ids, scores = (join([part() for part in parts]) for parts in zip(*self._parts, strict=True))
+        residuals = [part() for part in self._residuals]
+        report = Report(
+            method=method,
+            steps=self._steps,
+            residuals=join(residuals) if residuals else None,
+            truncation=self._truncation,
+            seconds=self.seconds,
+            backend=self._backend.name,
+            batch=width,
+            notes=notes,
+        )
+        return Ranking(ids=ids, scores=scores, report=report)
+
+    def _sent(self, values: Array) -> Callable[[], Array]:
+        return (lambda: values) if self._here else self._backend.download(values)
 
 
 def _filter_and_stopping(

@@ -198,6 +198,18 @@ def test_arrays_pass_both_doors_unchanged(backend, rng, dtype):
     np.testing.assert_array_equal(backend.to_numpy(there), values)
 
 
+def test_uploads_are_slices_and_downloads_come_home(backend, rng):
+    values, names = rng.random((11, 3)), np.arange(11)
+    for arrays in ((values, names), (backend.asarray(values), backend.asarray(names))):
+        parts = list(backend.uploads(arrays, 2, 4))
+        assert [tuple(one.shape) for one, _ in parts] == [(4, 3), (4, 3), (1, 3)]
+        home = [backend.download(one) for one, _ in parts]
+        np.testing.assert_array_equal(np.concatenate([one() for one in home]), values[2:])
+        np.testing.assert_array_equal(
+            np.concatenate([backend.to_numpy(other) for _, other in parts]), names[2:]
+        )
+
+
 def test_row_blocks_cover_all_rows_once():
     for lengths in ([0, 0, 0], [9, 0, 0, 1], [1] * 10, [0], [100, 1, 1]):
         indptr = np.concatenate([[0], np.cumsum(lengths)])

@@ -206,6 +206,34 @@ def test_batch_shrinks_to_the_memory_at_hand(backend, index, queries, monkeypatc
     np.testing.assert_allclose(scarce.scores, plenty.scores, atol=1e-6)
 
 
+def test_lack_of_memory_halves_the_batch_and_is_noted(backend, index, queries, monkeypatch):
+    whole = index.search(queries, k=5)
+    step = type(backend).laplacian_step
+
+    def scarce(self, matrix, direction, alpha):
+        if direction.shape[1] > 1:
+            raise MemoryError
+        return step(self, matrix, direction, alpha)
+
+    monkeypatch.setattr(type(backend), "laplacian_step", scarce)
+    ranking = index.search(queries, k=5)
+    np.testing.assert_allclose(ranking.scores, whole.scores, atol=1e-6)
+    assert ranking.report.batch == 1
+    assert ranking.report.notes == (
+        "out of memory with 4 queries at once: went on with 2",
+        "out of memory with 2 queries at once: went on with 1",
+    )
+
+
+def test_memory_for_not_even_one_query_is_said_plainly(backend, index, queries, monkeypatch):
+    def none(self, matrix, direction, alpha):
+        raise MemoryError
+
+    monkeypatch.setattr(type(backend), "laplacian_step", none)
+    with pytest.raises(MemoryError, match="for one query on 120 items"):
+        index.search(queries, k=5)
+
+
 def test_moving_to_another_backend_keeps_the_answer(index, queries):
     for target in (StrictBackend(), "numpy"):
         moved = index.to(target)

@@ -7,10 +7,19 @@ test compares every override with the version here.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
-from hybrid_gpu.backends.protocol import Array, Edges, Product, SparseMatrix, TopK, Update
+from hybrid_gpu.backends.protocol import (
+    Array,
+    Edges,
+    HostArray,
+    Product,
+    SparseMatrix,
+    TopK,
+    Update,
+)
 
 
 class GenericBackend(ABC):
@@ -18,6 +27,12 @@ class GenericBackend(ABC):
 
     xp: Any
     device: Any
+
+    @abstractmethod
+    def asarray(self, values: Any, dtype: str | None = None) -> Array: ...
+
+    @abstractmethod
+    def to_numpy(self, values: Array) -> HostArray: ...
 
     @abstractmethod
     def spmm(self, matrix: SparseMatrix, dense: Array) -> Array: ...
@@ -77,6 +92,18 @@ class GenericBackend(ABC):
     def column_dots(self, left: Array, right: Array) -> Array:
         """Dot products of the columns of two (n, m) arrays, accumulated in float64."""
         return self.xp.sum(left * right, axis=0, dtype=self.xp.float64)
+
+    def uploads(
+        self, arrays: Sequence[Array | HostArray], start: int, width: int
+    ) -> Iterator[tuple[Array, ...]]:
+        count = arrays[0].shape[0]
+        for first in range(start, count, width):
+            last = min(first + width, count)
+            yield tuple(self.asarray(array[first:last, ...]) for array in arrays)
+
+    def download(self, values: Array) -> Callable[[], HostArray]:
+        host = self.to_numpy(values)
+        return lambda: host
 
     def synchronize(self) -> None:
         return None

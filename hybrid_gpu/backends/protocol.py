@@ -7,6 +7,7 @@ gradients, streams and memory. If ``xp`` can express it, it does not belong here
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias
@@ -134,6 +135,17 @@ class Backend(Protocol):
 
     def cg_direction(self, residual: Array, direction: Array, ratio: Array) -> Array:
         """``R + P * ratio``, the next search direction. ``direction`` may be overwritten."""
+
+    def uploads(
+        self, arrays: Sequence[Array | HostArray], start: int, width: int
+    ) -> Iterator[tuple[Array, ...]]:
+        """Slices of ``width`` rows of all arrays, from row ``start`` on, on this device.
+
+        Host arrays are copied a slice ahead, while the slice before is worked on.
+        """
+
+    def download(self, values: Array) -> Callable[[], HostArray]:
+        """Start to bring an array to the host; the function that is returned waits for it."""
 
     def synchronize(self) -> None:
         """Wait until everything asked for so far is done."""

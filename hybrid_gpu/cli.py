@@ -32,6 +32,7 @@ from hybrid_gpu.basis import EigenBasis
 from hybrid_gpu.building import BASES, build_index
 from hybrid_gpu.comparison import Line, compare_methods
 from hybrid_gpu.datasets import Split, digits, load_array, split_queries
+from hybrid_gpu.diagnosis import diagnose
 from hybrid_gpu.errors import HybridGpuError
 from hybrid_gpu.index import DiffusionIndex
 from hybrid_gpu.methods import METHODS
@@ -39,6 +40,8 @@ from hybrid_gpu.plan import plan as make_plan
 from hybrid_gpu.precompute import estimate_precompute
 from hybrid_gpu.progress import Progress
 from hybrid_gpu.ranking import Ranking
+from hybrid_gpu.selfcheck import Check
+from hybrid_gpu.selfcheck import selfcheck as run_selfcheck
 from hybrid_gpu.storage import check_target, load_index
 from hybrid_gpu.validation import check_count
 
@@ -331,6 +334,46 @@ def plan(
 
 
 @app.command()
+def doctor(as_json: Json = False) -> None:
+    """Tell what this machine has, what is missing, and which backend auto will choose."""
+    findings = diagnose()
+    if as_json:
+        _print_json(findings=[asdict(one) for one in findings])
+        return
+    for one in findings:
+        typer.echo(f"{one.name:<12}{one.value}")
+        if one.advice:
+            typer.echo(f"{'':<12}-> {one.advice}")
+
+
+@app.command()
+def selfcheck(
+    backend: Device = "auto",
+    size: Annotated[int, typer.Option(help="Items of the test graph.")] = 20_000,
+    as_json: Json = False,
+) -> None:
+    """Compare every operation between CPU and GPU; exit code 1 if they disagree."""
+    device = select_backend(backend)
+    with _progress() as progress:
+        checks = run_selfcheck(device, size=check_count(size, "size", low=100), progress=progress)
+    failed = [one for one in checks if not one.agrees]
+    gpu = device.name != "numpy"
+    if as_json:
+        lines = [{**asdict(one), "agrees": one.agrees} for one in checks]
+        _print_json(backend=device.name, gpu_checked=gpu, checks=lines)
+    else:
+        _print_checks(checks, device.name)
+        if not gpu:
+            typer.echo(
+                "No GPU was checked: none answers here, and NumPy agreed with itself. On a "
+                "GPU server, the same lines compare the GPU with NumPy."
+            )
+        typer.echo(f"{len(checks) - len(failed)} of {len(checks)} agree.")
+    if failed:
+        raise typer.Exit(1)
+
+
+@app.command()
 def evaluate(
     ranking: Annotated[
         Path, typer.Argument(metavar="RANKING", help="Output of search, or ids as .npy.")
@@ -397,6 +440,20 @@ def info(
         return
     typer.echo(repr(opened))
     _print_pairs({name: _readable(name, value) for name, value in _describe(opened).items()})
+
+
+def _print_checks(checks: Sequence[Check], name: str) -> None:
+    table = _table("operation", "dtype", "difference", "", "numpy ms", f"{name} ms")
+    for one in checks:
+        table.add_row(
+            one.operation,
+            one.dtype,
+            f"{one.difference:.1e}",
+            "ok" if one.agrees else "WRONG",
+            f"{one.host_ms:.2f}",
+            f"{one.device_ms:.2f}",
+        )
+    Console().print(table)
 
 
 def _print_comparison(index: DiffusionIndex, split: Split, lines: Sequence[Line]) -> None:

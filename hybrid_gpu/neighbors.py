@@ -60,7 +60,7 @@ def nearest_neighbors(
         ``"exact"``: matrix products and top-k on the backend, ties to the lower id. ``"faiss"``:
         FAISS's exhaustive index. Any other string is a FAISS factory string such as
         ``"IVF4096,Flat"``, for approximate neighbors of large databases. ``"auto"``: FAISS if it is
-        installed and there are at least 20,000 items, else exact.
+        installed for where the backend runs and there are at least 20,000 items, else exact.
 
     Raises
     ------
@@ -107,7 +107,7 @@ def _search(
 ) -> Neighbors:
     if knn == "auto":
         large = units.shape[0] >= 20_000
-        knn = "faiss" if large and importlib.util.find_spec("faiss") else "exact"
+        knn = "faiss" if large and _faiss_suits(backend) else "exact"
     if knn == "exact":
         own = None
         if queries is None:
@@ -116,6 +116,23 @@ def _search(
         return exact_neighbors(units, queries, k, own=own, progress=progress, backend=backend)
     factory = "Flat" if knn == "faiss" else knn
     return _through_faiss(units, queries, k, factory=factory, progress=progress, backend=backend)
+
+
+def _faiss_suits(backend: Backend) -> bool:
+    """Whether FAISS runs where the backend does: beside a GPU, a FAISS for CPUs is the slow way."""
+    if importlib.util.find_spec("faiss") is None:
+        return False
+    if _gpu_number(backend) is None:
+        return True
+    import faiss
+
+    return hasattr(faiss, "StandardGpuResources")
+
+
+def _gpu_number(backend: Backend) -> int | None:
+    """The CUDA device of a backend; None on the host."""
+    number = getattr(backend.device, "id", None)
+    return int(number) if isinstance(number, int) else None
 
 
 def exact_neighbors(
@@ -179,6 +196,9 @@ def _through_faiss(
         raise ValueError(
             f"knn must be 'auto', 'exact', 'faiss' or a FAISS factory string; got {factory!r}."
         ) from fault
+    gpu = _gpu_number(backend)
+    if gpu is not None and hasattr(faiss, "StandardGpuResources"):
+        index = faiss.index_cpu_to_gpu(faiss.StandardGpuResources(), gpu, index)
     index.train(items)
     index.add(items)
     if "IVF" in factory:

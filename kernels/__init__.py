@@ -15,3 +15,23 @@ def names() -> tuple[str, ...]:
 def source(name: str) -> str:
     """The text of one kernel file."""
     return files(__name__).joinpath(f"{name}.cu").read_text(encoding="utf-8")
+
+
+def tile_block(m: int) -> tuple[int, int]:
+    """Threads (x, y) for ``m`` columns, x of them on one row: every thread has one column."""
+    tiles = -(-m // 128)
+    x = -(-m // tiles)
+    return x, 256 // x
+
+
+def row_block(m: int, row_length: float) -> tuple[int, int]:
+    """Threads (x, y) of a sparse product with ``m`` columns and rows of this mean length.
+
+    Up to 16 columns leave threads over, which share the entries of a row.
+    """
+    if m > 16:
+        return tile_block(m)
+    x = 1 << (m - 1).bit_length()
+    while x < 32 and x < m * row_length:
+        x *= 2
+    return x, 256 // x

@@ -1,15 +1,26 @@
 // One step of conjugate gradients on many right-hand sides: Q = (I - alpha W) P, and the dot product
 // of each column of P with its column of Q. P and Q are row-major (n, m); W is CSR (n, n).
 //
-// grid    laplacian_step: (any number of row blocks, ceil(m / 32)); column_sums: ceil(m / 128)
-// block   laplacian_step: (32, 8), a warp along the columns of one row; column_sums: 128
-// shared  laplacian_step: 2 KiB, static; column_sums: none
+// laplacian_step
+//   block   (x, y), at most 256 threads: x of them work on one row of Q, y rows at a time.
+//           m > 16:  x = ceil(m / ceil(m / 128)), y = 256 / x: each thread has one column.
+//           m <= 16: x a power of two up to 32, y = 256 / x: the columns take the power of two w
+//                    not below m (but at most x), and x / w threads share the entries of a row. Take
+//                    x = w times the power of two near the mean row length, but at most 32.
+//           (32, 8) is right, if not best, for every m.
+//   grid    (row blocks, ceil(m / x)); rows are read with a stride of the grid, so any number of row
+//           blocks is right. min(ceil(n / y), 1024) keeps the partial sums small.
+//   shared  2 KiB, static
+//   needs   partial, double (row blocks, m), every entry of which is written
+// column_sums: adds the partial sums up; also for cg_update.cu.
+//   block   256 (any power of two from 32 to 256); grid: ceil(m / 32), any number is right
+//   shared  2 KiB, static
+//
 // types   HG_VALUE float or double; HG_INDEX int or long long; dot products always double
 // result  deterministic: sums are taken in an order that depends on the launch shape alone
-//
-// Rows are read with a stride of the grid, so the number of row blocks bounds the partial sums
-// (row blocks, m) that column_sums adds up. A row of W is read once for 32 columns, and the 32 values
-// of P behind each of its entries are neighbors in memory.
+// limits  row blocks < 2^31; ceil(m / x) < 65536
+// memory  reads W once and P once if the caches hold the rows of P that neighbors share, else P once
+//         for each entry of W; writes Q once. At least: nnz (value + index) + 2 n m values + n indices.
 #ifndef HG_VALUE
 #define HG_VALUE float
 #endif
@@ -17,46 +28,73 @@
 #define HG_INDEX int
 #endif
 
-#define HG_ROWS 8
-#define HG_COLUMNS 32
+#define HG_THREADS 256
+#define HG_TILE 32
 
-extern "C" __global__ void __launch_bounds__(HG_ROWS * HG_COLUMNS)
+extern "C" __global__ void __launch_bounds__(HG_THREADS)
 laplacian_step(const long long n, const int m, const HG_VALUE alpha,
                const HG_INDEX* __restrict__ indptr, const HG_INDEX* __restrict__ indices,
                const HG_VALUE* __restrict__ data, const HG_VALUE* __restrict__ direction,
                HG_VALUE* __restrict__ product, double* __restrict__ partial)
 {
-    __shared__ double dots[HG_ROWS][HG_COLUMNS];
-    const int column = blockIdx.y * HG_COLUMNS + threadIdx.x;
+    __shared__ double dots[HG_THREADS];
+    const int lanes = blockDim.x;
+    int width = lanes;
+    while (width / 2 >= m) width /= 2;
+    const int share = threadIdx.x / width;   // which of the entries of a row
+    const int shares = lanes / width;
+    const int column = blockIdx.y * lanes + threadIdx.x % width;
     double dot = 0.0;
-    if (column < m) {
-        for (long long row = (long long)blockIdx.x * HG_ROWS + threadIdx.y; row < n;
-             row += (long long)gridDim.x * HG_ROWS) {
-            HG_VALUE sum = 0;
+    // The loop ends for the whole block at once: every lane is there for the shuffles.
+    for (long long base = (long long)blockIdx.x * blockDim.y; base < n;
+         base += (long long)gridDim.x * blockDim.y) {
+        const long long row = base + threadIdx.y;
+        const bool live = row < n && column < m;
+        HG_VALUE sum = 0;
+        if (live) {
             const HG_INDEX end = indptr[row + 1];
-            for (HG_INDEX entry = indptr[row]; entry < end; ++entry)
+#pragma unroll 4
+            for (HG_INDEX entry = indptr[row] + share; entry < end; entry += shares)
                 sum += data[entry] * direction[(long long)indices[entry] * m + column];
+        }
+        for (int offset = lanes / 2; offset >= width; offset /= 2)
+            sum += __shfl_down_sync(0xffffffffu, sum, offset, lanes);
+        if (live && share == 0) {
             const HG_VALUE own = direction[row * m + column];
             const HG_VALUE value = own - alpha * sum;
             product[row * m + column] = value;
             dot += (double)own * (double)value;
         }
     }
-    dots[threadIdx.y][threadIdx.x] = dot;
+    dots[threadIdx.y * lanes + threadIdx.x] = dot;
     __syncthreads();
-    if (threadIdx.y == 0 && column < m) {
-        for (int line = 1; line < HG_ROWS; ++line) dot += dots[line][threadIdx.x];
+    if (threadIdx.y == 0 && share == 0 && column < m) {
+        for (int line = 1; line < blockDim.y; ++line) dot += dots[line * lanes + threadIdx.x];
         partial[(long long)blockIdx.x * m + column] = dot;
     }
 }
 
-extern "C" __global__ void __launch_bounds__(128)
+extern "C" __global__ void __launch_bounds__(HG_THREADS)
 column_sums(const int blocks, const int m, const double* __restrict__ partial,
             double* __restrict__ sums)
 {
-    const int column = blockIdx.x * blockDim.x + threadIdx.x;
-    if (column >= m) return;
-    double sum = 0.0;
-    for (int block = 0; block < blocks; ++block) sum += partial[(long long)block * m + column];
-    sums[column] = sum;
+    __shared__ double parts[HG_THREADS];
+    const int thread = threadIdx.x, threads = blockDim.x;
+    int width = HG_TILE;
+    while (width / 2 >= m) width /= 2;
+    for (int first = blockIdx.x * width; first < m; first += gridDim.x * width) {
+        const int column = first + thread % width;
+        double sum = 0.0;
+        if (column < m)
+            for (int block = thread / width; block < blocks; block += threads / width)
+                sum += partial[(long long)block * m + column];
+        parts[thread] = sum;
+        __syncthreads();
+        for (int half = threads / 2; half >= width; half /= 2) {
+            if (thread < half) parts[thread] += parts[thread + half];
+            __syncthreads();
+        }
+        if (thread < width && column < m) sums[column] = parts[thread];
+        __syncthreads();  // the next columns overwrite the parts
+    }
 }

@@ -1,6 +1,8 @@
+import importlib.util
 import inspect
 from contextlib import AbstractContextManager
 from itertools import pairwise
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -9,10 +11,16 @@ from conftest import two_cliques
 from strict_backend import StrictBackend
 
 import hybrid_gpu as hg
+from hybrid_gpu import neighbors
 from hybrid_gpu.backends.generic import GenericBackend
 from hybrid_gpu.backends.numpy_backend import NumpyBackend, _balanced_bounds
 from hybrid_gpu.backends.protocol import Backend
 
+KINDS = [NumpyBackend, StrictBackend]
+if importlib.util.find_spec("cupy"):
+    from hybrid_gpu.backends.cupy_backend import CupyBackend
+
+    KINDS.append(CupyBackend)
 MEMBERS = {name for name in vars(Backend) if not name.startswith("_")}
 
 
@@ -31,14 +39,14 @@ def test_backend_has_every_member_of_the_protocol(backend):
     assert not missing
 
 
-@pytest.mark.parametrize("kind", [NumpyBackend, StrictBackend])
+@pytest.mark.parametrize("kind", KINDS)
 def test_backend_adds_no_public_member(kind):
     extra = {name for name in dir(kind) if not name.startswith("_")} - MEMBERS
     # column_dots is what the generic steps are made of; it is not part of the seam.
     assert extra <= {"column_dots"}
 
 
-@pytest.mark.parametrize("kind", [NumpyBackend, StrictBackend, GenericBackend])
+@pytest.mark.parametrize("kind", [*KINDS, GenericBackend])
 @pytest.mark.parametrize("member", sorted(MEMBERS - {"name", "xp", "device"}))
 def test_backend_keeps_parameters_and_defaults(kind, member):
     if not hasattr(kind, member):
@@ -226,6 +234,42 @@ def test_select_backend_by_name():
     assert hg.backend_of(np.ones(3)).name == "numpy"
     with pytest.raises(ValueError, match="backend must be"):
         hg.select_backend("tpu")
+
+
+def test_faiss_moves_to_the_gpu_of_the_backend(monkeypatch):
+    faiss = pytest.importorskip("faiss")
+    moved = []
+
+    class OnGpu(NumpyBackend):
+        device = SimpleNamespace(id=3)
+
+    def to_gpu(resources, number, index):
+        moved.append(number)
+        return index
+
+    monkeypatch.setattr(faiss, "StandardGpuResources", object, raising=False)
+    monkeypatch.setattr(faiss, "index_cpu_to_gpu", to_gpu, raising=False)
+    vectors = np.random.default_rng(7).standard_normal((30, 4)).astype("float32")
+    hg.nearest_neighbors(vectors, k=3, knn="faiss", backend=hg.select_backend("numpy"))
+    assert moved == []
+    lists = neighbors._through_faiss(
+        vectors, None, 3, factory="Flat", progress=None, backend=OnGpu()
+    )
+    assert moved == [3]
+    assert lists.ids.shape == (30, 3)
+
+
+def test_auto_leaves_a_cpu_faiss_alone_beside_a_gpu(monkeypatch):
+    faiss = pytest.importorskip("faiss")
+
+    class OnGpu(NumpyBackend):
+        device = SimpleNamespace(id=0)
+
+    monkeypatch.delattr(faiss, "StandardGpuResources", raising=False)
+    assert neighbors._faiss_suits(NumpyBackend())
+    assert not neighbors._faiss_suits(OnGpu())
+    monkeypatch.setattr(faiss, "StandardGpuResources", object, raising=False)
+    assert neighbors._faiss_suits(OnGpu())
 
 
 def test_environment_overrides_auto_only(monkeypatch):

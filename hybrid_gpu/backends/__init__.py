@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
+from functools import cache
 from typing import Any
 
 import array_api_compat
@@ -12,6 +14,8 @@ from hybrid_gpu.backends.protocol import Array, Backend, SparseMatrix
 from hybrid_gpu.errors import BackendUnavailableError
 
 __all__ = ["Array", "Backend", "SparseMatrix", "backend_of", "select_backend"]
+
+INSTALL_CUPY = "pip install 'hybrid-gpu[cuda12]'"
 
 _NUMPY = NumpyBackend()
 
@@ -23,8 +27,8 @@ def select_backend(backend: str | Backend = "auto", *, like: Any = None) -> Back
     ----------
     backend
         ``"numpy"``, ``"cupy"``, ``"cupy:1"``, or ``"auto"``: the device of ``like`` if that is a
-        CuPy array, else what ``HYBRID_GPU_BACKEND`` names, else NumPy. A ``Backend`` is returned as
-        it is.
+        CuPy array, else what ``HYBRID_GPU_BACKEND`` names, else a GPU that answers, else NumPy. A
+        ``Backend`` is returned as it is.
     like
         The array that ``"auto"`` looks at.
 
@@ -38,21 +42,41 @@ def select_backend(backend: str | Backend = "auto", *, like: Any = None) -> Back
     name = backend
     if name == "auto":
         if like is not None and array_api_compat.is_cupy_array(like):
-            name = f"cupy:{like.device.id}"
-        else:
-            name = os.environ.get("HYBRID_GPU_BACKEND", "numpy")
+            return _cupy(int(like.device.id))
+        name = os.environ.get("HYBRID_GPU_BACKEND") or _best_name()
     if name == "numpy":
         return _NUMPY
-    if name == "cupy" or name.startswith("cupy:"):
-        raise BackendUnavailableError(
-            f"backend {name!r} is not part of this version: it runs on NumPy/SciPy. "
-            "Use backend='numpy' (or leave it at 'auto')."
-        )
+    kind, _, number = name.partition(":")
+    if kind == "cupy" and (number.isdecimal() or name == "cupy"):
+        return _cupy(int(number or 0))
     raise ValueError(f"backend must be 'auto', 'numpy', 'cupy' or 'cupy:<device>'; got {name!r}.")
 
 
 def backend_of(array: Any) -> Backend:
     """The backend of the device that an array lives on."""
     if array_api_compat.is_cupy_array(array):
-        return select_backend(f"cupy:{array.device.id}")
+        return _cupy(int(array.device.id))
     return _NUMPY
+
+
+def _best_name() -> str:
+    """A GPU that really answers, or NumPy: an installed CuPy alone says nothing."""
+    if importlib.util.find_spec("cupy") is None:
+        return "numpy"
+    try:
+        from hybrid_gpu.backends.cupy_backend import device_count
+    except ImportError:  # CuPy without the CUDA libraries that it needs
+        return "numpy"
+    return "cupy" if device_count() else "numpy"
+
+
+@cache
+def _cupy(number: int) -> Backend:
+    try:
+        from hybrid_gpu.backends.cupy_backend import open_device
+    except ImportError as missing:
+        raise BackendUnavailableError(
+            f"backend 'cupy' needs CuPy ({missing}). Install it with {INSTALL_CUPY}, or use "
+            "backend='numpy'."
+        ) from missing
+    return open_device(number)

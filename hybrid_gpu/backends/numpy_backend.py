@@ -67,7 +67,7 @@ class NumpyBackend(GenericBackend):
     def csr(
         self, data: Array, indices: Array, indptr: Array, shape: tuple[int, int]
     ) -> SparseMatrix:
-        bounds = _balanced_bounds(indptr, _threads())
+        bounds = _balanced_bounds(indptr, thread_count())
         blocks = tuple(
             scipy.sparse.csr_array(
                 (
@@ -219,7 +219,8 @@ def _balanced_bounds(indptr: HostArray, parts: int) -> tuple[int, ...]:
 
 
 @cache
-def _threads() -> int:
+def thread_count() -> int:
+    """Threads that this process may run at once."""
     try:
         return len(os.sched_getaffinity(0))
     except AttributeError:  # macOS and Windows
@@ -228,11 +229,11 @@ def _threads() -> int:
 
 @cache
 def _pool() -> ThreadPoolExecutor:
-    return ThreadPoolExecutor(_threads(), thread_name_prefix="hybrid_gpu")
+    return ThreadPoolExecutor(thread_count(), thread_name_prefix="hybrid_gpu")
 
 
 def _for_each(function: Callable[[T], R], items: Iterable[T], *, parallel: bool) -> None:
-    if parallel and _threads() > 1:
+    if parallel and thread_count() > 1:
         list(_pool().map(function, items))
     else:
         for item in items:

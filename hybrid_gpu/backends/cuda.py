@@ -1,0 +1,167 @@
+"""Launching the CUDA kernels of ``hybrid_gpu.kernels`` on CuPy arrays.
+
+Every scalar is passed as a NumPy scalar of the kernel's own type: CuPy hands a Python float over as
+a double, which a kernel that expects a float would read as garbage.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import cupy
+import numpy as np
+
+from hybrid_gpu import kernels  # type: ignore[attr-defined]  # stands beside, see pyproject
+from hybrid_gpu.backends.protocol import Array, Product, SparseMatrix, TopK, Update
+
+# What the top_k kernel can do: results per row, and items.
+LARGEST_K = 2048
+LARGEST_N = 2**31 - 4097
+
+_THREADS = 256
+# Bounds the partial sums that column_sums adds up; far more blocks than a GPU runs at once.
+_ROW_BLOCKS = 1024
+_LONG_ROWS = 256
+_C_NAMES = {"float32": "float", "float64": "double", "int32": "int", "int64": "long long"}
+
+
+def csr_spmm(matrix: SparseMatrix, dense: Array) -> Array:
+    """``A X`` for a row-major X."""
+    n, m = matrix.shape[0], dense.shape[1]
+    result = cupy.empty((n, m), dense.dtype)
+    if n == 0 or m == 0:
+        return result
+    length = matrix.data.size / n
+    name, block, columns = "csr_spmm", _row_block(m, length), 0
+    if length > _LONG_ROWS:
+        name, block, columns = "csr_spmm_long_rows", (_THREADS, 1), 32
+    grid = (min(-(-n // block[1]), 2**31 - 1), -(-m // (columns or block[0])))
+    arguments = (np.int64(n), np.int32(m), *_csr_arrays(matrix), dense, result)
+    _kernel("csr_spmm", name, dense.dtype, matrix.indices.dtype)(grid, block, arguments)
+    return result
+
+
+def laplacian_step(matrix: SparseMatrix, direction: Array, alpha: float) -> Product:
+    """``(I - alpha W) P`` and the column dots of P with it."""
+    n, m = direction.shape
+    value = direction.dtype.type
+    product = cupy.empty_like(direction)
+    block = _row_block(m, matrix.data.size / max(n, 1))
+    blocks = min(-(-n // block[1]), _ROW_BLOCKS)
+    partial = cupy.empty((blocks, m), cupy.float64)
+    arguments = (
+        np.int64(n),
+        np.int32(m),
+        value(alpha),
+        *_csr_arrays(matrix),
+        direction,
+        product,
+        partial,
+    )
+    kernel = _kernel("laplacian_step", "laplacian_step", direction.dtype, matrix.indices.dtype)
+    kernel((blocks, -(-m // block[0])), block, arguments)
+    return Product(product, _column_sums(partial))
+
+
+def cg_update(
+    solution: Array, residual: Array, direction: Array, product: Array, step: Array
+) -> Update:
+    """Move solution and residual in place, and return the residual's squared column norms."""
+    n, m = solution.shape
+    block = _flat_block(m)
+    blocks = min(-(-n // block[1]), _ROW_BLOCKS)
+    partial = cupy.empty((blocks, m), cupy.float64)
+    arguments = (np.int64(n), np.int32(m), step, direction, product, solution, residual, partial)
+    kernel = _kernel("cg_update", "cg_update", solution.dtype)
+    kernel((blocks, -(-m // block[0])), block, arguments)
+    return Update(solution, residual, _column_sums(partial))
+
+
+def cg_direction(residual: Array, direction: Array, ratio: Array) -> Array:
+    """``R + P ratio``, in the place of P."""
+    n, m = residual.shape
+    block = _flat_block(m)
+    grid = (min(-(-n // block[1]), 2**31 - 1), -(-m // block[0]))
+    arguments = (np.int64(n), np.int32(m), ratio, residual, direction)
+    _kernel("cg_direction", "cg_direction", residual.dtype)(grid, block, arguments)
+    return direction
+
+
+def top_k(scores: Array, k: int) -> TopK:
+    """The k best of each row of scores (m, n), which may be a transposed view."""
+    m, n = scores.shape
+    best = cupy.empty((m, k), scores.dtype)
+    ids = cupy.empty((m, k), cupy.int64)
+    size = scores.dtype.itemsize
+    row_stride, item_stride = (stride // size for stride in scores.strides)
+    block = (1024 if n > 16_000 else 256,)
+    arguments = (
+        np.int32(n),
+        np.int32(k),
+        scores,
+        np.int64(row_stride),
+        np.int64(item_stride),
+        best,
+        ids,
+    )
+    _kernel("top_k", "top_k", scores.dtype)((m,), block, arguments)
+    return TopK(scores=best, ids=ids)
+
+
+def mutual(ids: Array, similarities: Array) -> Array:
+    """What the listed item's own list gives back to each item; 0 if it does not list it."""
+    n, k = ids.shape
+    result = cupy.empty_like(similarities)
+    arguments = (np.int64(n), np.int32(k), ids, similarities, result)
+    grid = (min(-(-n // 8), 65_536),)
+    _kernel("mutual", "mutual", similarities.dtype)(grid, (32, 8), arguments)
+    return result
+
+
+def _column_sums(partial: Array) -> Array:
+    blocks, m = partial.shape
+    sums = cupy.empty((m,), cupy.float64)
+    kernel = _kernel("laplacian_step", "column_sums", np.dtype(np.float64), np.dtype(np.int32))
+    kernel((-(-m // 32),), (_THREADS,), (np.int32(blocks), np.int32(m), partial, sums))
+    return sums
+
+
+def _csr_arrays(matrix: SparseMatrix) -> tuple[Array, Array, Array]:
+    return matrix.indptr, matrix.indices, matrix.data
+
+
+def _flat_block(m: int) -> tuple[int, int]:
+    """Threads along the columns and along the rows: neighbors have neighboring entries."""
+    x = -(-m // -(-m // 128))
+    return x, _THREADS // x
+
+
+def _row_block(m: int, row_length: float) -> tuple[int, int]:
+    """The same for kernels that gather along a row; few columns share the entries of a row."""
+    if m > 16:
+        return _flat_block(m)
+    columns = 1 << (m - 1).bit_length()
+    shares = 1 << max(0, round(np.log2(max(row_length, 1.0))))
+    x = min(32, columns * shares)
+    return x, _THREADS // x
+
+
+@cache
+def _module(file: str, value: str, index: str | None) -> Any:
+    options = ["-std=c++17", f"-DHG_VALUE={_C_NAMES[value]}"]
+    if index is not None:
+        options.append(f"-DHG_INDEX={_C_NAMES[index]}")
+    return cupy.RawModule(code=kernels.source(file), options=tuple(options), backend="nvrtc")
+
+
+@cache
+def _function(file: str, name: str, value: str, index: str | None, device: int) -> Any:
+    """A kernel, compiled on first use; CuPy keeps the result on disk as well."""
+    return _module(file, value, index).get_function(name)
+
+
+def _kernel(file: str, name: str, value: Any, index: Any = None) -> Any:
+    return _function(
+        file, name, str(value), None if index is None else str(index), cupy.cuda.Device().id
+    )

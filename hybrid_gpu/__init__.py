@@ -37,7 +37,7 @@ from hybrid_gpu.index import DiffusionIndex
 from hybrid_gpu.methods import METHODS
 from hybrid_gpu.neighbors import Neighbors, nearest_neighbors
 from hybrid_gpu.observation import Observation, observe
-from hybrid_gpu.plan import Plan, plan
+from hybrid_gpu.plan import Plan, plan, predicted_bytes
 from hybrid_gpu.precompute import estimate_precompute
 from hybrid_gpu.ranking import Ranking, top_items
 from hybrid_gpu.solver import Solution, diffuse
@@ -87,6 +87,7 @@ __all__ = [
     "nearest_neighbors",
     "observe",
     "plan",
+    "predicted_bytes",
     "reciprocal_graph",
     "select_backend",
     "sparse_eigen_basis",

@@ -108,31 +108,33 @@ def build_index(
     """
     device = select_backend(backend, like=descriptors)
     dtype = check_dtype(dtype)
-    vectors = check_vectors(descriptors, "descriptors", dtype=dtype, backend=device)
-    _check_settings(alpha, gamma, basis, precision, vectors.shape[0])
-    check_count(neighbors, "neighbors", high=vectors.shape[0] - 1)
-    units = unit_rows(vectors, device)
-    found = nearest_neighbors(
-        units, k=neighbors, knn=knn, dtype=dtype, progress=progress, backend=device
-    )
-    index = _index(
-        reciprocal_graph(found, gamma=gamma, dtype=dtype, backend=device),
-        units,
-        compact(found, device) if keep_neighbors else None,
-        alpha,
-        gamma,
-        seed,
-        device,
-    )
-    return with_basis(
-        index,
-        basis,
-        rank=rank,
-        precision=precision,
-        sparsity=sparsity,
-        seed=seed,
-        progress=progress,
-    )
+    with device.annotate("build"):
+        vectors = check_vectors(descriptors, "descriptors", dtype=dtype, backend=device)
+        _check_settings(alpha, gamma, basis, precision, vectors.shape[0])
+        check_count(neighbors, "neighbors", high=vectors.shape[0] - 1)
+        units = unit_rows(vectors, device)
+        with device.annotate("knn"):
+            found = nearest_neighbors(
+                units, k=neighbors, knn=knn, dtype=dtype, progress=progress, backend=device
+            )
+        index = _index(
+            _reciprocal(found, gamma, dtype, device),
+            units,
+            compact(found, device) if keep_neighbors else None,
+            alpha,
+            gamma,
+            seed,
+            device,
+        )
+        return with_basis(
+            index,
+            basis,
+            rank=rank,
+            precision=precision,
+            sparsity=sparsity,
+            seed=seed,
+            progress=progress,
+        )
 
 
 def build_index_from_neighbors(
@@ -168,27 +170,28 @@ def build_index_from_neighbors(
     """
     device = select_backend(backend, like=ids)
     dtype = check_dtype(dtype)
-    found = neighbors_from_lists(ids, similarities, dtype=dtype, backend=device)
-    n = found.ids.shape[0]
-    _check_settings(alpha, gamma, basis, precision, n)
-    index = _index(
-        reciprocal_graph(found, gamma=gamma, dtype=dtype, backend=device),
-        _optional_units(descriptors, n, dtype, device),
-        compact(found, device) if keep_neighbors else None,
-        alpha,
-        gamma,
-        seed,
-        device,
-    )
-    return with_basis(
-        index,
-        basis,
-        rank=rank,
-        precision=precision,
-        sparsity=sparsity,
-        seed=seed,
-        progress=progress,
-    )
+    with device.annotate("build"):
+        found = neighbors_from_lists(ids, similarities, dtype=dtype, backend=device)
+        n = found.ids.shape[0]
+        _check_settings(alpha, gamma, basis, precision, n)
+        index = _index(
+            _reciprocal(found, gamma, dtype, device),
+            _optional_units(descriptors, n, dtype, device),
+            compact(found, device) if keep_neighbors else None,
+            alpha,
+            gamma,
+            seed,
+            device,
+        )
+        return with_basis(
+            index,
+            basis,
+            rank=rank,
+            precision=precision,
+            sparsity=sparsity,
+            seed=seed,
+            progress=progress,
+        )
 
 
 def build_index_from_graph(
@@ -222,19 +225,20 @@ def build_index_from_graph(
     """
     device = select_backend(backend, like=getattr(affinity, "data", None))
     dtype = check_dtype(dtype)
-    graph = graph_from_affinity(affinity, dtype=dtype, backend=device)
-    _check_settings(alpha, gamma, basis, precision, graph.n)
-    units = _optional_units(descriptors, graph.n, dtype, device)
-    index = _index(graph, units, None, alpha, gamma, seed, device)
-    return with_basis(
-        index,
-        basis,
-        rank=rank,
-        precision=precision,
-        sparsity=sparsity,
-        seed=seed,
-        progress=progress,
-    )
+    with device.annotate("build"):
+        graph = graph_from_affinity(affinity, dtype=dtype, backend=device)
+        _check_settings(alpha, gamma, basis, precision, graph.n)
+        units = _optional_units(descriptors, graph.n, dtype, device)
+        index = _index(graph, units, None, alpha, gamma, seed, device)
+        return with_basis(
+            index,
+            basis,
+            rank=rank,
+            precision=precision,
+            sparsity=sparsity,
+            seed=seed,
+            progress=progress,
+        )
 
 
 def with_basis(
@@ -250,27 +254,39 @@ def with_basis(
     """The same index with another basis; the graph is shared. See ``build_index``."""
     _check_settings(index.alpha, index.gamma, basis, precision, index.n)
     graph, device = index.layout.graph, index.backend
-    if not isinstance(basis, str):
-        own = _given(index.layout, basis, device)
-        return replace(index, basis=own, _sparse={})
-    chosen: EigenBasis | GalerkinBasis | None = None
+    with device.annotate("basis"):
+        if isinstance(basis, str):
+            chosen = _made(graph, basis, rank, precision, sparsity, seed, progress, device)
+        else:
+            chosen = _given(index.layout, basis, device)
+    return replace(index, basis=chosen, _sparse={})
+
+
+def _made(
+    graph: Graph,
+    basis: str,
+    rank: int | None,
+    precision: str,
+    sparsity: float,
+    seed: int,
+    progress: Progress | None,
+    device: Backend,
+) -> EigenBasis | GalerkinBasis | None:
+    """A basis by its name."""
     if basis in ("auto", "aggregate"):
         count = default_groups(graph) if rank is None else check_count(rank, "rank", high=graph.n)
         groups = aggregate(graph, groups=count, seed=seed, progress=progress, backend=device)
-        chosen = aggregate_basis(graph, groups, backend=device)
-    elif basis in ("eigen", "sparse-eigen"):
+        return aggregate_basis(graph, groups, backend=device)
+    if basis in ("eigen", "sparse-eigen"):
         if rank is None:
             rank = min(_DEFAULT_EIGENVECTORS, largest_component(graph).size)
         spectrum = leading_eigenpairs(
             graph, rank=rank, seed=seed, progress=progress, backend=device
         )
         if basis == "eigen":
-            chosen = eigen_basis(spectrum, graph, precision=precision, backend=device)
-        else:
-            chosen = sparse_eigen_basis(
-                spectrum.eigenvectors, graph, sparsity=sparsity, backend=device
-            )
-    return replace(index, basis=chosen, _sparse={})
+            return eigen_basis(spectrum, graph, precision=precision, backend=device)
+        return sparse_eigen_basis(spectrum.eigenvectors, graph, sparsity=sparsity, backend=device)
+    return None
 
 
 def index_of_graph(
@@ -313,6 +329,11 @@ def _index(
         gamma=float(gamma),
         backend=backend,
     )
+
+
+def _reciprocal(neighbors: Neighbors, gamma: float, dtype: str, backend: Backend) -> Graph:
+    with backend.annotate("graph"):
+        return reciprocal_graph(neighbors, gamma=gamma, dtype=dtype, backend=backend)
 
 
 def _given(layout: Layout, basis: Any, backend: Backend) -> GalerkinBasis:

@@ -17,7 +17,8 @@ from hybrid_gpu.graph import Graph, largest_component
 from hybrid_gpu.index import DiffusionIndex
 from hybrid_gpu.progress import Progress
 from hybrid_gpu.ranking import Ranking
-from hybrid_gpu.validation import check_count, check_number
+from hybrid_gpu.searching import ARRAYS_PER_BATCH
+from hybrid_gpu.validation import check_count, check_dtype, check_number
 
 _STEPS = (1, 2, 3, 4, 5, 6, 8, 10, 15, 20, 30)
 _ITEMS_PER_GROUP = (128, 64, 32, 16)
@@ -81,6 +82,50 @@ class Plan:
         ]
         verdict = "* the fastest that reaches" if self.best else "nothing reaches"
         return "\n".join([*lines, f"{verdict} {self.target:g}"])
+
+
+def predicted_bytes(
+    n: int,
+    *,
+    entries: float = 25.0,
+    dimensions: int = 0,
+    neighbors: int = 0,
+    groups: int = 0,
+    coupled: float = 8.0,
+    batch: int = 128,
+    dtype: str = "float32",
+) -> dict[str, int]:
+    """Memory that an index of n items and a search on it will take, part by part.
+
+    Parameters
+    ----------
+    entries
+        Graph entries per item: twice its edges over its items; about half of ``neighbors`` on real
+        data, because few neighbors are mutual.
+    dimensions
+        Of the descriptors; 0 if they are not kept.
+    neighbors
+        Length of the k-NN lists; 0 if they are not kept.
+    groups
+        Groups that couple to others; 0 for no basis.
+    coupled
+        Groups that an item has neighbors in, on average.
+    batch
+        Queries solved side by side.
+    """
+    value = np.dtype(check_dtype(dtype)).itemsize
+    count = check_count(n, "n")
+    basis = 0.0
+    if groups:
+        vectors = 2 * count * (value + 4) + 4 * (count + groups)
+        basis = vectors + count * (coupled * (value + 4) + 4) + 3 * groups**2 * value
+    return {
+        "graph": round(count * (entries * (value + 4) + 4 + value + 4 + 16)),
+        "descriptors": count * dimensions * value,
+        "neighbors": count * neighbors * (4 + value),
+        "basis": round(basis),
+        "search": ARRAYS_PER_BATCH * count * batch * value,
+    }
 
 
 def plan(

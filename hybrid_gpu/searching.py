@@ -36,7 +36,7 @@ _DEFAULT_SHORTLIST = 75_000
 # The graph is read once per step for all columns; beyond this many, that saving is used up.
 _LARGEST_BATCH = 128
 # Arrays of (n, batch) that are alive at the same time during a search.
-_ARRAYS_PER_BATCH = 10
+ARRAYS_PER_BATCH = 10
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -72,78 +72,82 @@ class _FirstStage:
 def search_descriptors(index: DiffusionIndex, queries: Any, options: Options) -> Ranking:
     """Rank the database for query descriptors."""
     backend, items = index.backend, index.required_descriptors("search")
-    vectors = check_vectors(
-        queries, "queries", dtype=index.dtype, backend=home_of(queries, backend)
-    )
-    if vectors.shape[1] != items.shape[1]:
-        raise ValueError(
-            f"queries must have the index's {items.shape[1]} dimensions; got {vectors.shape[1]}."
+    with backend.annotate("search"):
+        vectors = check_vectors(
+            queries, "queries", dtype=index.dtype, backend=home_of(queries, backend)
         )
-    found = index.n
-    if options.query_neighbors is not None:
-        found = min(check_count(options.query_neighbors, "query_neighbors"), index.n)
-    kept = _shortlist_size(index, options)
+        if vectors.shape[1] != items.shape[1]:
+            raise ValueError(
+                f"queries must have the index's {items.shape[1]} dimensions; got "
+                f"{vectors.shape[1]}."
+            )
+        found = index.n
+        if options.query_neighbors is not None:
+            found = min(check_count(options.query_neighbors, "query_neighbors"), index.n)
+        kept = _shortlist_size(index, options)
 
-    def first_stage(part: Array) -> _FirstStage:
-        units = unit_rows(part, backend)
-        similarities = backend.xp.matmul(units, items.T)
-        best = backend.top_k(similarities, found)
-        weights = backend.xp.clip(best.scores, min=0) ** index.gamma
-        return _FirstStage(
-            Observation(best.ids, weights, index.n),
-            units,
-            lambda: similarities,
-            lambda: backend.top_k(similarities, kept).ids,
-        )
+        def first_stage(part: Array) -> _FirstStage:
+            units = unit_rows(part, backend)
+            similarities = backend.xp.matmul(units, items.T)
+            best = backend.top_k(similarities, found)
+            weights = backend.xp.clip(best.scores, min=0) ** index.gamma
+            return _FirstStage(
+                Observation(best.ids, weights, index.n),
+                units,
+                lambda: similarities,
+                lambda: backend.top_k(similarities, kept).ids,
+            )
 
-    return _rank(index, first_stage, (vectors,), lives_here(queries, backend), options)
+        return _rank(index, first_stage, (vectors,), lives_here(queries, backend), options)
 
 
 def search_results(index: DiffusionIndex, ids: Any, similarities: Any, options: Options) -> Ranking:
     """Rank the database for the results of another engine."""
     backend = index.backend
-    lists, values = check_neighbor_lists(
-        ids, similarities, index.n, dtype=index.dtype, backend=home_of(ids, backend)
-    )
-    count = lists.shape[1]
-    if options.query_neighbors is not None:
-        count = min(check_count(options.query_neighbors, "query_neighbors"), count)
-
-    def first_stage(part_ids: Array, part_values: Array) -> _FirstStage:
-        weights = part_values[:, :count] ** index.gamma
-        return _FirstStage(
-            Observation(part_ids[:, :count], weights, index.n),
-            None,
-            lambda: scatter(part_ids, part_values, index.n, backend).T,
-            lambda: part_ids,
+    with backend.annotate("search"):
+        lists, values = check_neighbor_lists(
+            ids, similarities, index.n, dtype=index.dtype, backend=home_of(ids, backend)
         )
+        count = lists.shape[1]
+        if options.query_neighbors is not None:
+            count = min(check_count(options.query_neighbors, "query_neighbors"), count)
 
-    return _rank(index, first_stage, (lists, values), lives_here(ids, backend), options)
+        def first_stage(part_ids: Array, part_values: Array) -> _FirstStage:
+            weights = part_values[:, :count] ** index.gamma
+            return _FirstStage(
+                Observation(part_ids[:, :count], weights, index.n),
+                None,
+                lambda: scatter(part_ids, part_values, index.n, backend).T,
+                lambda: part_ids,
+            )
+
+        return _rank(index, first_stage, (lists, values), lives_here(ids, backend), options)
 
 
 def search_own_items(index: DiffusionIndex, ids: Any, options: Options) -> Ranking:
     """Rank the database for some of its own items."""
     backend, xp, vectors = index.backend, index.backend.xp, index.descriptors
-    items = check_item_ids(ids, index.n, backend=home_of(ids, backend))
-    kept = _shortlist_size(index, options)
+    with backend.annotate("search"):
+        items = check_item_ids(ids, index.n, backend=home_of(ids, backend))
+        kept = _shortlist_size(index, options)
 
-    def first_stage(part: Array) -> _FirstStage:
-        itself = part[:, None]
-        ones = xp.ones(itself.shape, dtype=getattr(xp, index.dtype), device=backend.device)
-        if vectors is None:
-            queries = None
-            products = _once(lambda: scatter(itself, ones, index.n, backend).T)
-        else:
-            queries = xp.take(vectors, part, axis=0)
-            products = _once(lambda: xp.matmul(queries, vectors.T))
-        return _FirstStage(
-            Observation(itself, ones, index.n),
-            queries,
-            products,
-            lambda: backend.top_k(products(), kept).ids,
-        )
+        def first_stage(part: Array) -> _FirstStage:
+            itself = part[:, None]
+            ones = xp.ones(itself.shape, dtype=getattr(xp, index.dtype), device=backend.device)
+            if vectors is None:
+                queries = None
+                products = _once(lambda: scatter(itself, ones, index.n, backend).T)
+            else:
+                queries = xp.take(vectors, part, axis=0)
+                products = _once(lambda: xp.matmul(queries, vectors.T))
+            return _FirstStage(
+                Observation(itself, ones, index.n),
+                queries,
+                products,
+                lambda: backend.top_k(products(), kept).ids,
+            )
 
-    return _rank(index, first_stage, (items,), lives_here(ids, backend), options)
+        return _rank(index, first_stage, (items,), lives_here(ids, backend), options)
 
 
 def home_of(values: Any, backend: Backend) -> Backend:
@@ -164,7 +168,7 @@ def batch_width(index: DiffusionIndex, batch: int | None, count: int) -> int:
     """Queries to solve side by side: what was asked for, or what helps and fits into memory."""
     if batch is not None:
         return min(check_count(batch, "batch"), count)
-    column = _ARRAYS_PER_BATCH * index.n * item_bytes(index.layout.graph.degrees)
+    column = ARRAYS_PER_BATCH * index.n * item_bytes(index.layout.graph.degrees)
     return max(1, min(_LARGEST_BATCH, count, index.backend.available_bytes() // column))
 
 

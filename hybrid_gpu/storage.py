@@ -100,7 +100,8 @@ def load_index(
         for name, entry in header["arrays"].items()
     }
     try:
-        return _assemble(arrays, header["parameters"], device)
+        with device.annotate("load"):
+            return _assemble(arrays, header["parameters"], device)
     except (KeyError, TypeError, ValueError, IndexError) as fault:
         raise IndexFileError(
             f"{folder / HEADER}: the parts of the index do not fit together ({fault!r})."
@@ -112,7 +113,8 @@ def moved(index: DiffusionIndex, backend: str | Backend) -> DiffusionIndex:
     target = select_backend(backend)
     if target is index.backend:
         return index
-    return _assemble(_arrays_of(index), _parameters_of(index), target)
+    with target.annotate("move"):
+        return _assemble(_arrays_of(index), _parameters_of(index), target)
 
 
 def graph_checksum(index: DiffusionIndex) -> str:

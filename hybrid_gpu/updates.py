@@ -24,51 +24,54 @@ from hybrid_gpu.validation import check_item_ids, check_vectors, item_bytes
 def add(index: DiffusionIndex, descriptors: Any) -> DiffusionIndex:
     """The index with more items; see ``DiffusionIndex.add``."""
     backend, xp = index.backend, index.backend.xp
-    lists, old = _kept_lists(index), index.required_descriptors("add")
-    vectors = check_vectors(descriptors, "descriptors", dtype=index.dtype, backend=backend)
-    if vectors.shape[1] != old.shape[1]:
-        raise ValueError(
-            f"descriptors must have the index's {old.shape[1]} dimensions; got {vectors.shape[1]}."
-        )
-    new = unit_rows(vectors, backend)
-    units = xp.concat([old, new])
-    own = xp.arange(index.n, units.shape[0], dtype=xp.int64, device=backend.device)
-    width = lists.ids.shape[1]
-    # Fewer items than the lists are wide leave their ends empty.
-    few = min(width, units.shape[0] - 1)
-    fresh = _padded(exact_neighbors(units, new, few, own=own, backend=backend), width, backend)
-    updated = _joined(_with_candidates(lists, old, new, backend), fresh, backend)
-    # New items stand at the end: the next full build finds them a better place.
-    order = xp.concat([index.layout.order, own])
-    rows = np.concatenate([backend.to_numpy(index.layout.order), np.full(new.shape[0], -1)])
-    return _rebuilt(index, updated, units, order, rows)
+    with backend.annotate("add"):
+        lists, old = _kept_lists(index), index.required_descriptors("add")
+        vectors = check_vectors(descriptors, "descriptors", dtype=index.dtype, backend=backend)
+        if vectors.shape[1] != old.shape[1]:
+            raise ValueError(
+                f"descriptors must have the index's {old.shape[1]} dimensions; got "
+                f"{vectors.shape[1]}."
+            )
+        new = unit_rows(vectors, backend)
+        units = xp.concat([old, new])
+        own = xp.arange(index.n, units.shape[0], dtype=xp.int64, device=backend.device)
+        width = lists.ids.shape[1]
+        # Fewer items than the lists are wide leave their ends empty.
+        few = min(width, units.shape[0] - 1)
+        fresh = _padded(exact_neighbors(units, new, few, own=own, backend=backend), width, backend)
+        updated = _joined(_with_candidates(lists, old, new, backend), fresh, backend)
+        # New items stand at the end: the next full build finds them a better place.
+        order = xp.concat([index.layout.order, own])
+        rows = np.concatenate([backend.to_numpy(index.layout.order), np.full(new.shape[0], -1)])
+        return _rebuilt(index, updated, units, order, rows)
 
 
 def remove(index: DiffusionIndex, ids: Any) -> DiffusionIndex:
     """The index without some items; see ``DiffusionIndex.remove``."""
     backend, xp = index.backend, index.backend.xp
-    lists = _kept_lists(index)
-    gone = np.unique(backend.to_numpy(check_item_ids(ids, index.n, backend=backend)))
-    if gone.size == index.n:
-        raise ValueError(f"ids name all {index.n} items: an index needs at least one.")
-    stays = np.ones(index.n, bool)
-    stays[gone] = False
-    # New id of every item; the last entry is for ids of -1.
-    renumber = np.append(np.where(stays, np.cumsum(stays) - 1, -1), -1)
-    old_ids = backend.to_numpy(lists.ids)[stays]
-    new_ids = renumber[old_ids]
-    similarities = np.where(new_ids < 0, 0, backend.to_numpy(lists.similarities)[stays])
-    units = None
-    if index.descriptors is not None:
-        units = xp.take(index.descriptors, backend.asarray(np.flatnonzero(stays)), axis=0)
-        short = np.flatnonzero(np.any((new_ids < 0) & (old_ids >= 0), axis=1))
-        _search_again(new_ids, similarities, short, units, backend)
-    updated = Neighbors(
-        backend.asarray(new_ids.astype(np.int64)), backend.asarray(similarities, index.dtype)
-    )
-    old_order = backend.to_numpy(index.layout.order)
-    order = backend.asarray(renumber[old_order[stays[old_order]]])
-    return _rebuilt(index, updated, units, order, old_order[stays[old_order]])
+    with backend.annotate("remove"):
+        lists = _kept_lists(index)
+        gone = np.unique(backend.to_numpy(check_item_ids(ids, index.n, backend=backend)))
+        if gone.size == index.n:
+            raise ValueError(f"ids name all {index.n} items: an index needs at least one.")
+        stays = np.ones(index.n, bool)
+        stays[gone] = False
+        # New id of every item; the last entry is for ids of -1.
+        renumber = np.append(np.where(stays, np.cumsum(stays) - 1, -1), -1)
+        old_ids = backend.to_numpy(lists.ids)[stays]
+        new_ids = renumber[old_ids]
+        similarities = np.where(new_ids < 0, 0, backend.to_numpy(lists.similarities)[stays])
+        units = None
+        if index.descriptors is not None:
+            units = xp.take(index.descriptors, backend.asarray(np.flatnonzero(stays)), axis=0)
+            short = np.flatnonzero(np.any((new_ids < 0) & (old_ids >= 0), axis=1))
+            _search_again(new_ids, similarities, short, units, backend)
+        updated = Neighbors(
+            backend.asarray(new_ids.astype(np.int64)), backend.asarray(similarities, index.dtype)
+        )
+        old_order = backend.to_numpy(index.layout.order)
+        order = backend.asarray(renumber[old_order[stays[old_order]]])
+        return _rebuilt(index, updated, units, order, old_order[stays[old_order]])
 
 
 def _kept_lists(index: DiffusionIndex) -> Neighbors:

@@ -58,3 +58,21 @@ def test_a_graph_alone_can_be_planned_for(backend):
 def test_impossible_targets_are_refused(index, target):
     with pytest.raises(ValueError, match="target must lie"):
         hg.plan(index, target=target)
+
+
+def test_predicted_bytes_are_those_of_a_real_index(backend, dtype):
+    vectors = clustered_vectors(np.random.default_rng(67), n=400, clusters=3)
+    index = hg.build_index(vectors, neighbors=8, dtype=dtype, backend=backend)
+    basis = index.basis
+    told = hg.predicted_bytes(
+        400,
+        entries=2 * index.layout.graph.edges / 400,
+        dimensions=8,
+        neighbors=8,
+        groups=int(basis.coupling.shape[0]),
+        coupled=int(basis.coupled.data.shape[0]) / 400,
+        dtype=dtype,
+    )
+    for part in ("graph", "descriptors", "neighbors", "basis"):
+        assert told[part] == pytest.approx(index.memory[part], rel=0.02)
+    assert told["search"] == 10 * 400 * 128 * np.dtype(dtype).itemsize

@@ -1,0 +1,34 @@
+"""How much memory does an index take at a million and at ten million items?
+
+    python bench/memory_sizes.py
+
+By the formula of ``hybrid_gpu.predicted_bytes``, which a test compares with a real index.
+"""
+
+from __future__ import annotations
+
+import math
+
+from common import record, show
+
+import hybrid_gpu as hg
+
+
+def row(n: int, dimensions: int, batch: int) -> dict[str, object]:
+    groups = min(n // 32, math.isqrt(2 * 25 * n))
+    parts = hg.predicted_bytes(
+        n, entries=25, dimensions=dimensions, neighbors=50, groups=groups, batch=batch
+    )
+    gigabytes = {f"{name} GB": size / 1e9 for name, size in parts.items()}
+    total = sum(parts.values()) / 1e9
+    return {"items": f"{n:,}", "dimensions": dimensions, "batch": batch, **gigabytes, "GB": total}
+
+
+if __name__ == "__main__":
+    rows = [
+        row(n, dimensions, batch)
+        for n in (1_000_000, 10_000_000)
+        for dimensions, batch in ((0, 128), (128, 128), (2048, 128), (128, 16))
+    ]
+    show("memory", rows)
+    print(record("memory_sizes", {"entries per item": 25, "k-NN lists": 50}, rows))

@@ -3,7 +3,7 @@
     python bench/report.py
 
 A table stands between ``<!-- table: QUESTION -->`` and ``<!-- end -->``; the newest run of that
-question fills it.
+question fills it. ``<!-- table: QUESTION steps=5 -->`` takes only the rows in which steps is 5.
 """
 
 from __future__ import annotations
@@ -15,17 +15,20 @@ from typing import Any
 from common import cell, newest
 
 ROOT = Path(__file__).parent.parent
-BLOCK = re.compile(r"(<!-- table: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
+BLOCK = re.compile(r"(<!-- table: (\w+)((?: \w+=\w+)*) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 
-def render(run: dict[str, Any]) -> str:
-    """A run as a Markdown table, with the machine below it."""
-    rows = run["rows"]
-    names = list(rows[0])
+def render(run: dict[str, Any], wanted: dict[str, str]) -> str:
+    """The wanted rows of a run as a Markdown table, with the machine below it."""
+    rows = [
+        row for row in run["rows"] if all(str(row[name]) == told for name, told in wanted.items())
+    ]
+    names = [name for name in rows[0] if name not in wanted]
     lines = ["| " + " | ".join(names) + " |", "|---|" + "---:|" * (len(names) - 1)]
     lines += ["| " + " | ".join(cell(row[name]) for name in names) + " |" for row in rows]
     machine = run["machine"]
-    settings = ", ".join(f"{name} {cell(value)}" for name, value in run["settings"].items())
+    told = {**run["settings"], **wanted}
+    settings = ", ".join(f"{name} {cell(value)}" for name, value in told.items())
     source = (
         f"<sub>{settings}. {machine['cpu']}, {machine['cores']} cores, no GPU; "
         f"`bench/{run['question']}.py` at {run['commit']}, {run['date'][:10]}.</sub>"
@@ -35,7 +38,12 @@ def render(run: dict[str, Any]) -> str:
 
 def filled(text: str) -> str:
     """A Markdown text with all of its tables made anew."""
-    return BLOCK.sub(lambda part: part[1] + render(newest(part[2])) + part[3], text)
+
+    def table(part: re.Match[str]) -> str:
+        wanted = dict(one.split("=") for one in part[3].split())
+        return part[1] + render(newest(part[2]), wanted) + part[4]
+
+    return BLOCK.sub(table, text)
 
 
 if __name__ == "__main__":

@@ -44,7 +44,7 @@ from hybrid_gpu.validation import (
 BASES = ("auto", "aggregate", "eigen", "sparse-eigen", "none")
 
 _DEFAULT_EIGENVECTORS = 100
-_ITEMS_PER_GROUP = 32
+_FEWEST_PER_GROUP = 8
 
 
 def build_index(
@@ -82,8 +82,8 @@ def build_index(
         the largest entries of them. ``"none"``. ``"auto"`` is ``"aggregate"``. Or the user's own:
         labels (n,), such as the cells of an inverted file, or vectors (n, r), dense or sparse.
     rank
-        Groups or eigenvectors to keep; None: n / 32 groups, fewer in large databases, or 100
-        eigenvectors.
+        Groups or eigenvectors to keep; None: as many groups as keep a step about as cheap as one
+        without them (the root of twice the graph's entries), or 100 eigenvectors.
     precision
         How eigenvectors are kept: ``"float32"``, ``"float16"`` or ``"int8"``.
     sparsity
@@ -297,9 +297,9 @@ def index_of_graph(
 
 
 def default_groups(graph: Graph) -> int:
-    """How many aggregates pay: n / 32, and no more than make the coarse solve a product with W."""
+    """How many aggregates pay: the coarse solve shall cost about as much as a product with W."""
     entries = int(graph.adjacency.data.shape[0])
-    return max(1, min(graph.n // _ITEMS_PER_GROUP, math.isqrt(2 * entries)))
+    return max(1, min(graph.n // _FEWEST_PER_GROUP, math.isqrt(2 * entries)))
 
 
 def compact(neighbors: Neighbors, backend: Backend) -> Neighbors:

@@ -51,7 +51,7 @@ csr_spmm(const long long n, const int m, const HG_INDEX* __restrict__ indptr,
         HG_VALUE sum = 0;
         if (live) {
             const HG_INDEX end = indptr[row + 1];
-#pragma unroll 4
+#pragma unroll 2
             for (HG_INDEX entry = indptr[row] + share; entry < end; entry += shares)
                 sum += data[entry] * dense[(long long)indices[entry] * m + column];
         }
@@ -75,7 +75,7 @@ csr_spmm_long_rows(const long long n, const int m, const HG_INDEX* __restrict__ 
         HG_VALUE sum = 0;
         if (column < m) {
             const HG_INDEX end = indptr[row + 1];
-#pragma unroll 4
+#pragma unroll 2
             for (HG_INDEX entry = indptr[row] + thread / width; entry < end;
                  entry += HG_THREADS / width)
                 sum += data[entry] * dense[(long long)indices[entry] * m + column];
@@ -86,7 +86,7 @@ csr_spmm_long_rows(const long long n, const int m, const HG_INDEX* __restrict__ 
             if (thread < half) parts[thread] += parts[thread + half];
             __syncthreads();
         }
+        // Each thread reads its own part, which it alone overwrites: no barrier is due.
         if (thread < width && column < m) result[row * m + column] = parts[thread];
-        __syncthreads();  // the next row overwrites the parts
     }
 }

@@ -53,7 +53,7 @@ laplacian_step(const long long n, const int m, const HG_VALUE alpha,
         HG_VALUE sum = 0;
         if (live) {
             const HG_INDEX end = indptr[row + 1];
-#pragma unroll 4
+#pragma unroll 2
             for (HG_INDEX entry = indptr[row] + share; entry < end; entry += shares)
                 sum += data[entry] * direction[(long long)indices[entry] * m + column];
         }
@@ -94,7 +94,7 @@ column_sums(const int blocks, const int m, const double* __restrict__ partial,
             if (thread < half) parts[thread] += parts[thread + half];
             __syncthreads();
         }
+        // Each thread reads its own part, which it alone overwrites: no barrier is due.
         if (thread < width && column < m) sums[column] = parts[thread];
-        __syncthreads();  // the next columns overwrite the parts
     }
 }

@@ -67,10 +67,11 @@ static __device__ void find_bin(const int* counts, const int wanted, int* bin, i
     }
 }
 
-// The keys of HG_BATCH items of this thread; 0, which no score has, behind the end.
+// The keys of HG_BATCH items of this thread. Behind the end 0, which is below the key of every score
+// and so never among the k best.
 static __device__ __forceinline__ void read_batch(const HG_VALUE* __restrict__ row,
                                                   const long long item_stride, const int n,
-                                                  const int base, Key* batch)
+                                                  const int base, Key (&batch)[HG_BATCH])
 {
 #pragma unroll
     for (int i = 0; i < HG_BATCH; ++i) {
@@ -106,7 +107,7 @@ top_k(const int n, const int k, const HG_VALUE* __restrict__ scores, const long 
             read_batch(row, item_stride, n, base, batch);
 #pragma unroll
             for (int i = 0; i < HG_BATCH; ++i) {
-                const bool live = base + i * threads + thread < n && (batch[i] & decided) == prefix;
+                const bool live = (batch[i] & decided) == prefix;
                 const int digit = (int)(batch[i] >> low) & ((1 << digits) - 1);
                 // Most scores may be one value, such as zero: a warp of them counts at once.
                 const int first = __shfl_sync(HG_ALL, digit, 0);
@@ -136,10 +137,9 @@ top_k(const int n, const int k, const HG_VALUE* __restrict__ scores, const long 
 #pragma unroll
         for (int i = 0; i < HG_BATCH; ++i) {
             const int item = base + i * threads + thread;
-            const bool live = item < n;
-            const bool tie = live && (batch[i] & decided) == prefix;
-            int slot = HG_LIMIT;  // nowhere
-            if (live && (batch[i] & decided) > prefix) slot = atomicAdd(&taken, 1);
+            const bool tie = (batch[i] & decided) == prefix;
+            int slot = -1;
+            if ((batch[i] & decided) > prefix) slot = atomicAdd(&taken, 1);
             const int more = __syncthreads_count(tie);
             // The same for the whole block, and true at most k times.
             if (more > 0 && ties < wanted) {
@@ -151,7 +151,7 @@ top_k(const int n, const int k, const HG_VALUE* __restrict__ scores, const long 
                 if (tie && rank < wanted) slot = above + rank;
             }
             ties += more;
-            if (slot < HG_LIMIT) {
+            if (slot >= 0) {
                 keys[slot] = batch[i];
                 places[slot] = item;
             }

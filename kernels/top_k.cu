@@ -44,9 +44,10 @@ __device__ __forceinline__ unsigned long long ordered(const double score)
 
 typedef decltype(ordered(HG_VALUE(0))) Key;
 
-// One warp: the highest bin at which the counts from the top add up to at least `wanted`, and how
-// many are wanted of that bin.
-static __device__ void find_bin(const int* counts, const int wanted, int* bin, int* wanted_there)
+// One warp: the highest bin at which the counts from the top add up to at least `wanted`, how many
+// are wanted of that bin, and how many there are in it.
+static __device__ void find_bin(const int* counts, const int wanted, int* bin, int* wanted_there,
+                                int* count_there)
 {
     const int span = HG_BINS / HG_WARP, lane = threadIdx.x;
     // Lane 0 has the highest bins.
@@ -64,6 +65,7 @@ static __device__ void find_bin(const int* counts, const int wanted, int* bin, i
         while (above + counts[top - i] < wanted) above += counts[top - i++];
         *bin = top - i;
         *wanted_there = wanted - above;
+        *count_there = counts[top - i];
     }
 }
 
@@ -88,7 +90,7 @@ top_k(const int n, const int k, const HG_VALUE* __restrict__ scores, const long 
     __shared__ Key keys[HG_LIMIT];
     __shared__ int places[HG_LIMIT];
     __shared__ int ties_of_warp[HG_WARP];
-    __shared__ int bin, wanted_there, taken;
+    __shared__ int bin, wanted_there, count_there, taken;
 
     const int thread = threadIdx.x, threads = blockDim.x;
     const int lane = thread % HG_WARP, warp = thread / HG_WARP;
@@ -103,30 +105,31 @@ top_k(const int n, const int k, const HG_VALUE* __restrict__ scores, const long 
         low -= digits;
         for (int i = thread; i < HG_BINS; i += threads) counts[i] = 0;
         __syncthreads();
+        // Most scores may be one value, such as zero: runs of a digit are added to its bin at once.
+        int last = 0, run = 0;
         for (int base = 0; base < n; base += HG_BATCH * threads) {
             read_batch(row, item_stride, n, base, batch);
 #pragma unroll
             for (int i = 0; i < HG_BATCH; ++i) {
-                const bool live = (batch[i] & decided) == prefix;
+                if ((batch[i] & decided) != prefix) continue;
                 const int digit = (int)(batch[i] >> low) & ((1 << digits) - 1);
-                // Most scores may be one value, such as zero: a warp of them counts at once.
-                const int first = __shfl_sync(HG_ALL, digit, 0);
-                if (__all_sync(HG_ALL, live && digit == first)) {
-                    if (lane == 0) atomicAdd(&counts[digit], HG_WARP);
-                } else if (live) {
-                    atomicAdd(&counts[digit], 1);
+                if (digit != last) {
+                    atomicAdd(&counts[last], run);
+                    last = digit;
+                    run = 0;
                 }
+                ++run;
             }
         }
+        atomicAdd(&counts[last], run);
         __syncthreads();
-        if (warp == 0) find_bin(counts, wanted, &bin, &wanted_there);
+        if (warp == 0) find_bin(counts, wanted, &bin, &wanted_there, &count_there);
         __syncthreads();
         prefix |= (Key)bin << low;
         decided |= (Key)((1 << digits) - 1) << low;
         wanted = wanted_there;
         // Every key of the bin is among the k best: no more digits are needed.
-        if (counts[bin] == wanted) break;
-        __syncthreads();  // the next pass overwrites the counts
+        if (count_there == wanted) break;
     }
 
     // Gather: the keys above the known digits, then as many ties as wanted, by their indices.

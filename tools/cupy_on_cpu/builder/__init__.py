@@ -1,0 +1,1 @@
+"""How the stand-in is built: see ``layout.py`` for what goes where."""

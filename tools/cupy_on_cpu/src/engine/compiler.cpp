@@ -1,0 +1,192 @@
+#include "compiler.h"
+
+#include <fcntl.h>
+#include <spawn.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <sstream>
+
+#include "kernel_source.h"
+#include "settings.h"
+
+extern char** environ;
+
+namespace standin {
+namespace {
+
+namespace fs = std::filesystem;
+using Words = std::vector<std::string>;
+
+// CuPy's own kernels begin with these lines; they are precompiled together.
+const std::string kCupyHeaders =
+    "#include <cupy/complex.cuh>\n#include <cupy/carray.cuh>\n"
+    "#include <cupy/atomics.cuh>\n#include <cupy/math_constants.h>\n";
+
+class TemporaryFolder {
+  public:
+    TemporaryFolder() {
+        std::string pattern = (fs::temp_directory_path() / "standin_XXXXXX").string();
+        if (mkdtemp(pattern.data())) path_ = pattern;
+    }
+    ~TemporaryFolder() {
+        if (path_.empty()) return;
+        if (integer_setting("STANDIN_KEEP", 0)) {
+            fprintf(stderr, "[standin] kept %s\n", path_.c_str());
+            return;
+        }
+        std::error_code ignored;
+        fs::remove_all(path_, ignored);
+    }
+    std::string file(const std::string& name) const { return path_ + "/" + name; }
+    const std::string& path() const { return path_; }
+
+  private:
+    std::string path_;
+};
+
+std::string read_text(const std::string& path) {
+    std::ifstream file(path, std::ios::binary);
+    return std::string(std::istreambuf_iterator<char>(file), {});
+}
+
+Words split(const std::string& text) {
+    std::istringstream stream(text);
+    return Words(std::istream_iterator<std::string>(stream), {});
+}
+
+void append(Words& words, const Words& more) {
+    words.insert(words.end(), more.begin(), more.end());
+}
+
+// Runs a command; what it prints goes to a file. Returns its exit status.
+int run_command(const Words& command, const std::string& log) {
+    std::vector<char*> arguments;
+    for (const std::string& word : command)
+        arguments.push_back(const_cast<char*>(word.c_str()));
+    arguments.push_back(nullptr);
+    posix_spawn_file_actions_t actions;
+    posix_spawn_file_actions_init(&actions);
+    posix_spawn_file_actions_addopen(&actions, STDOUT_FILENO, log.c_str(),
+                                     O_WRONLY | O_CREAT | O_TRUNC, 0600);
+    posix_spawn_file_actions_adddup2(&actions, STDOUT_FILENO, STDERR_FILENO);
+    pid_t child;
+    const int error =
+        posix_spawnp(&child, arguments[0], &actions, nullptr, arguments.data(), environ);
+    posix_spawn_file_actions_destroy(&actions);
+    if (error) {
+        std::ofstream(log) << "cannot run " << command[0] << "; the stand-in compiles with it\n";
+        return 127;
+    }
+    int status = 0;
+    waitpid(child, &status, 0);
+    return WIFEXITED(status) ? WEXITSTATUS(status) : 128;
+}
+
+// The text in which __global__ functions can be found.
+std::string text_of_kernels(const CompileRequest& request, const Words& command,
+                            const TemporaryFolder& folder) {
+    const std::string text = without_comments(request.source);
+    if (!defines_kernels_by_macro(text)) return text;
+    // Preprocessed without the device header, so that __global__ itself survives.
+    std::ofstream(folder.file("macros.cpp")) << "#define __global__ __global__\n" << text;
+    Words preprocess = command;
+    append(preprocess, request.options);
+    append(preprocess, {"-E", "-P", "-o", folder.file("macros.ii"), folder.file("macros.cpp")});
+    run_command(preprocess, folder.file("log"));
+    return read_text(folder.file("macros.ii"));
+}
+
+std::string export_lines(const std::vector<KernelDeclaration>& kernels,
+                         const std::map<std::string, std::string>& expressions) {
+    std::string lines = "\n#line 1 \"exports of the stand-in\"\nSTANDIN_EXPORT_SHARED\n", names;
+    for (const KernelDeclaration& kernel : kernels) {
+        names += kernel.name + ",";
+        lines += "STANDIN_EXPORT(" + kernel.name + ", " + kernel.name + ")\n";
+        if (!kernel.launch_bound.empty())
+            lines += "STANDIN_EXPORT_BOUND(" + kernel.name + ", " + kernel.launch_bound + ")\n";
+    }
+    for (const auto& [expression, name] : expressions)
+        lines += "STANDIN_EXPORT(" + name + ", (" + expression + "))\n";
+    return lines + "extern \"C\" const char* standin_kernel_names() { return \"" + names +
+           "\"; }\n";
+}
+
+bool is_of_cupy(const CompileRequest& request) {
+    return request.source.compare(0, kCupyHeaders.size(), kCupyHeaders) == 0;
+}
+
+bool is_macro(const std::string& option) { return option.compare(0, 2, "-D") == 0; }
+
+// "-DNAME=VALUE" as a line of source.
+std::string define_line(const std::string& option) {
+    std::string definition = option.substr(2);
+    const size_t equals = definition.find('=');
+    if (equals == std::string::npos) return "#define " + definition + " 1\n";
+    definition[equals] = ' ';
+    return "#define " + definition + "\n";
+}
+
+std::string whole_source(const CompileRequest& request, const std::string& exports) {
+    const bool of_cupy = is_of_cupy(request);
+    std::string macros;
+    // NVRTC has no headers of its own that a macro named T could break; so macros come after ours.
+    if (!of_cupy)
+        for (const std::string& option : request.options)
+            if (is_macro(option)) macros += define_line(option);
+    std::string body = with_dynamic_shared_pointers(request.source);
+    if (!integer_setting("STANDIN_NO_LOCKSTEP_SYNCS", 0)) body = with_lockstep_syncs(body);
+    return std::string("#include \"") + (of_cupy ? "standin_cupy.h" : "standin_device.h") + "\"\n" +
+           macros + "#line 1 \"" + request.file_name + "\"\n" + body + exports;
+}
+
+}  // namespace
+
+std::vector<std::string> compiler_flags(const Toolchain& toolchain, const std::string& standard,
+                                        bool check_bounds) {
+    // Contraction to fused multiply-adds is left to fma(), so that results do not depend on g++.
+    Words flags = {
+        "-std=" + standard, "-O1", "-fPIC", "-w", "-fno-strict-aliasing", "-fno-gnu-unique",
+        "-ffp-contract=off"};
+    if (toolchain.nvidia_headers) flags.push_back("-DSTANDIN_NVIDIA_HEADERS");
+    if (toolchain.permissive) flags.push_back("-fpermissive");
+    if (check_bounds)
+        append(flags, {"-fsanitize=kernel-address", "--param", "asan-stack=0", "--param",
+                       "asan-globals=1", "--param", "asan-instrumentation-with-call-threshold=0",
+                       "-fsanitize-sections=standin_shared"});
+    append(flags, split(text_setting("STANDIN_CXXFLAGS")));
+    return flags;
+}
+
+CompileResult compile_kernels(const Toolchain& toolchain, const CompileRequest& request) {
+    const TemporaryFolder folder;
+    if (folder.path().empty()) return {false, "no temporary folder", {}};
+    CompileResult result{false, "", {}};
+    Words command = {"g++"};
+    append(command, compiler_flags(toolchain, request.standard, request.check_bounds));
+    for (const std::string& include : toolchain.include_folders)
+        command.push_back("-I" + include);
+    for (const std::string& option : request.options)
+        if (is_of_cupy(request) || !is_macro(option)) command.push_back(option);
+    for (const auto& [name, text] : request.headers)
+        std::ofstream(folder.file(name)) << text;
+    command.push_back("-I" + folder.path());
+
+    for (size_t i = 0; i < request.name_expressions.size(); i++)
+        result.exported_names[request.name_expressions[i]] = "expression" + std::to_string(i);
+    const auto kernels = find_kernels(text_of_kernels(request, command, folder));
+    std::ofstream(folder.file("kernel.cpp"))
+        << whole_source(request, export_lines(kernels, result.exported_names));
+    append(command, {"-shared", "-Wl,-Bsymbolic", "-s", "-o", request.output,
+                     folder.file("kernel.cpp"), "-L" + toolchain.library_folder,
+                     "-l" + toolchain.library, "-Wl,-rpath," + toolchain.library_folder});
+    result.succeeded = run_command(command, folder.file("log")) == 0;
+    result.log = read_text(folder.file("log"));
+    return result;
+}
+
+}  // namespace standin

@@ -22,7 +22,7 @@ from hybrid_gpu.backends import Array, Backend, SparseMatrix, select_backend
 from hybrid_gpu.backends.protocol import HostArray
 from hybrid_gpu.graph import Graph, array_bytes, csr_from_sorted
 from hybrid_gpu.spectrum import Spectrum
-from hybrid_gpu.validation import check_choice, check_number, dtype_name
+from hybrid_gpu.validation import check_choice, check_number, dtype_name, item_bytes
 
 CoarseSolve: TypeAlias = Callable[[Array], Array]
 """Maps ``Z^T v`` (r, m) to ``E^-1 Z^T v``."""
@@ -175,8 +175,10 @@ class GalerkinBasis:
         Z by items and by vectors.
     coupled : sparse matrix of shape (n, r), or None
         ``W Z``; None: computed from W when it is needed.
-    gram, coupling : arrays of shape (s, s)
-        ``Z^T Z`` and ``Z^T W Z`` of the first s vectors.
+    gram : array of shape (s, s), or None
+        ``Z^T Z`` of the first s vectors; None if they are orthonormal.
+    coupling : array or sparse matrix of shape (s, s)
+        ``Z^T W Z`` of the first s vectors.
     alone : array of shape (r - s, 1)
         The diagonal of ``Z^T W Z`` for the other vectors, which couple to nothing else and have
         unit length: those of whole components, where it is 1.
@@ -186,8 +188,8 @@ class GalerkinBasis:
     vectors: Any
     transposed: Any
     coupled: SparseMatrix | None
-    gram: Array
-    coupling: Array
+    gram: Array | None
+    coupling: Any
     alone: Array
     adjacency: SparseMatrix
     backend: Backend
@@ -203,12 +205,13 @@ class GalerkinBasis:
 
     @property
     def memory(self) -> int:
-        # The inverse that searching needs stands beside the coupling, from the first search on.
-        small = array_bytes(self.gram) + 2 * array_bytes(self.coupling) + array_bytes(self.alone)
+        # The inverse that searching needs is dense, and stands beside the coupling.
+        inverse = self.coupling.shape[0] ** 2 * item_bytes(self.alone)
+        small = inverse + _bytes(self.gram) + _bytes(self.coupling) + array_bytes(self.alone)
         large = _bytes(self.vectors) + _bytes(self.coupled)
         if hasattr(self.vectors, "indptr"):  # dense vectors are transposed without a copy
             large += _bytes(self.transposed)
-        return small + large
+        return int(small + large)
 
     def restrict(self, signal: Array) -> Array:
         return self._times(self.transposed, signal)
@@ -238,17 +241,22 @@ class GalerkinBasis:
     def _inverse(self, alpha: float) -> Array:
         """The inverse of E, or its pseudo-inverse where the vectors depend on each other."""
         xp, host = self.backend.xp, self.backend.to_numpy
+        dtype = dtype_name(self.alone.dtype)
         # On the host in float64, once: E is small, and vectors that depend on each other must be
         # told from rounding.
-        gram = host(self.gram).astype(np.float64)
-        small = gram - alpha * host(self.coupling).astype(np.float64)
-        if small.shape[0] == 0:
-            return self.coupling
+        small = -alpha * _on_host(self.coupling, self.backend)
+        if self.gram is None:
+            # Orthonormal vectors: E has no eigenvalue below 1 - alpha.
+            inverse = np.linalg.inv(np.eye(len(small)) + small)
+            return self.backend.asarray((inverse + inverse.T) / 2, dtype)
+        small += host(self.gram)
+        if len(small) == 0:
+            return self.backend.asarray(small, dtype)
         values, vectors = np.linalg.eigh((small + small.T) / 2)
-        epsilon = float(xp.finfo(self.coupling.dtype).eps)
+        epsilon = float(xp.finfo(self.alone.dtype).eps)
         kept = values > values[-1] * epsilon * values.size
         inverse = (vectors[:, kept] / values[kept]) @ vectors[:, kept].T
-        return self.backend.asarray(inverse, dtype_name(self.coupling.dtype))
+        return self.backend.asarray(inverse, dtype)
 
     def _times(self, matrix: Any, dense: Array) -> Array:
         if hasattr(matrix, "indptr"):
@@ -435,8 +443,6 @@ def _basis_of_groups(
         backend,
     )
     small = couplings.groups < divided
-    coupling = np.zeros((divided, divided))
-    coupling[couplings.groups[small], couplings.others[small]] = couplings.strengths[small]
     alone = np.zeros(shape[1] - divided)
     alone[couplings.groups[~small] - divided] = couplings.strengths[~small]
     return GalerkinBasis(
@@ -450,8 +456,14 @@ def _basis_of_groups(
             shape,
             backend,
         ),
-        gram=backend.asarray(np.eye(divided), dtype),
-        coupling=backend.asarray(coupling, dtype),
+        gram=None,
+        coupling=csr_from_sorted(
+            backend.asarray(couplings.strengths[small], dtype),
+            backend.asarray(couplings.groups[small]),
+            backend.asarray(couplings.others[small]),
+            (divided, divided),
+            backend,
+        ),
         alone=backend.asarray(alone[:, None], dtype),
         adjacency=graph.adjacency,
         backend=backend,
@@ -549,6 +561,17 @@ def _both_ways(
             backend,
         ),
     )
+
+
+def _on_host(matrix: Any, backend: Backend) -> HostArray:
+    """A small matrix, sparse or not, as a dense float64 array of the host."""
+    if not hasattr(matrix, "indptr"):
+        return backend.to_numpy(matrix).astype(np.float64)
+    indptr = backend.to_numpy(matrix.indptr)
+    result = np.zeros(matrix.shape)
+    rows = np.repeat(np.arange(matrix.shape[0]), np.diff(indptr))
+    result[rows, backend.to_numpy(matrix.indices)] = backend.to_numpy(matrix.data)
+    return result
 
 
 def _bytes(part: Any) -> int:

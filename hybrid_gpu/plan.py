@@ -92,6 +92,7 @@ def predicted_bytes(
     neighbors: int = 0,
     groups: int = 0,
     coupled: float = 8.0,
+    cells: float = 20.0,
     batch: int = 128,
     dtype: str = "float32",
 ) -> dict[str, int]:
@@ -110,6 +111,8 @@ def predicted_bytes(
         Groups that couple to others; 0 for no basis.
     coupled
         Groups that an item has neighbors in, on average.
+    cells
+        Groups that a group couples to, on average.
     batch
         Queries solved side by side.
     """
@@ -118,7 +121,9 @@ def predicted_bytes(
     basis = 0.0
     if groups:
         vectors = 2 * count * (value + 4) + 4 * (count + groups)
-        basis = vectors + count * (coupled * (value + 4) + 4) + 3 * groups**2 * value
+        # The inverse of the coarse matrix is dense; its entries before that are few.
+        small = groups**2 * value + groups * (cells * (value + 4) + 4)
+        basis = vectors + count * (coupled * (value + 4) + 4) + small
     return {
         "graph": round(count * (entries * (value + 4) + 4 + value + 4 + 16)),
         "descriptors": count * dimensions * value,

@@ -168,7 +168,9 @@ def _searches(dtype: str, n: int) -> Iterator[tuple[str, Callable[[Backend], lis
     rng = np.random.default_rng(101)
     centers = rng.standard_normal((max(2, n // 100), 16))
     vectors = centers[rng.integers(0, len(centers), n)] + 0.6 * rng.standard_normal((n, 16))
-    queries = vectors[:32] + 0.1 * rng.standard_normal((min(32, n), 16))
+    # A solve for every query on its own shortlist takes long: few of them for a small check.
+    count = min(32, max(4, n // 100))
+    queries = vectors[:count] + 0.1 * rng.standard_normal((count, 16))
     indexes: dict[str, Any] = {}
 
     def scores(method: str, b: Backend) -> list[Any]:

@@ -147,14 +147,12 @@ def _arrays_of(index: DiffusionIndex) -> dict[str, HostArray]:
         if basis.scales is not None:
             arrays["basis_scales"] = basis.scales
     elif basis is not None:
-        for name in ("vectors", "transposed", "coupled"):
+        for name in ("vectors", "transposed", "coupled", "gram", "coupling", "alone"):
             part = getattr(basis, name)
             if hasattr(part, "indptr"):
                 arrays.update(_csr_arrays(f"basis_{name}", part))
-            elif name == "vectors":
-                arrays["basis_vectors"] = part
-        for name in ("gram", "coupling", "alone"):
-            arrays[f"basis_{name}"] = getattr(basis, name)
+            elif part is not None and name != "transposed":  # dense: a view of the vectors
+                arrays[f"basis_{name}"] = part
     on_host = {name: host(array) for name, array in arrays.items()}
     on_host["components"] = graph.components
     if isinstance(basis, EigenBasis):
@@ -255,16 +253,19 @@ def _basis(
     else:
         vectors = _csr("basis_vectors", device, shape, backend)
         transposed = _csr("basis_transposed", device, shape[::-1], backend)
-    coupled = None
+    coupled, coupling = None, device.get("basis_coupling")
     if "basis_coupled_data" in device:
         coupled = _csr("basis_coupled", device, shape, backend)
+    if "basis_coupling_data" in device:
+        size = len(arrays["basis_coupling_indptr"]) - 1
+        coupling = _csr("basis_coupling", device, (size, size), backend)
     return GalerkinBasis(
         kind=str(told["kind"]),
         vectors=vectors,
         transposed=transposed,
         coupled=coupled,
-        gram=device["basis_gram"],
-        coupling=device["basis_coupling"],
+        gram=device.get("basis_gram"),
+        coupling=coupling,
         alone=device["basis_alone"],
         adjacency=graph.adjacency,
         backend=backend,

@@ -17,7 +17,8 @@
 //
 // types   HG_VALUE float or double; HG_INDEX int or long long
 // result  deterministic: sums are taken in an order that depends on the launch shape alone
-// limits  ceil(m / x) < 65536. A few rows with 10^5 entries and more leave a GPU idle.
+// limits  m >= 1; ceil(m / x) < 65536; with HG_INDEX int at most 2^31 - 256 entries. A few rows with
+//         10^5 entries and more leave most of a GPU idle.
 // memory  reads A once for each ceil(m / x) (mostly from the cache), a row of X for each entry of A
 //         (from the cache where neighbors share it), writes Y once.
 //         At least: nnz (value + index) + n indices + (p + n) m values. Restrict and prolong of an

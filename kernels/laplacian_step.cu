@@ -18,9 +18,10 @@
 //
 // types   HG_VALUE float or double; HG_INDEX int or long long; dot products always double
 // result  deterministic: sums are taken in an order that depends on the launch shape alone
-// limits  row blocks < 2^31; ceil(m / x) < 65536
+// limits  m >= 1; ceil(m / x) < 65536; with HG_INDEX int at most 2^31 - 256 entries
 // memory  reads W once and P once if the caches hold the rows of P that neighbors share, else P once
-//         for each entry of W; writes Q once. At least: nnz (value + index) + 2 n m values + n indices.
+//         for each entry of W; writes Q once, and m doubles for each row block.
+//         At least: nnz (value + index) + 2 n m values + n indices.
 #ifndef HG_VALUE
 #define HG_VALUE float
 #endif

@@ -71,6 +71,7 @@ def test_predicted_bytes_are_those_of_a_real_index(backend, dtype):
         neighbors=8,
         groups=int(basis.coupling.shape[0]),
         coupled=int(basis.coupled.data.shape[0]) / 400,
+        cells=int(basis.coupling.data.shape[0]) / int(basis.coupling.shape[0]),
         dtype=dtype,
     )
     for part in ("graph", "descriptors", "neighbors", "basis"):

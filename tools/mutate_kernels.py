@@ -8,7 +8,7 @@ begins one later or earlier. ``tests/test_kernels.py`` runs on the changed sourc
 only, until a test fails, or the process crashes or hangs. Exits with 1 if a mutant survives that is
 not in ``EQUIVALENT``, which says for each of its entries why no test can tell it from the original.
 
-Needs g++, NumPy and pytest. TIME_TAKEN
+Needs g++, NumPy and pytest. Takes about 5 minutes on two cores.
 """
 
 from __future__ import annotations

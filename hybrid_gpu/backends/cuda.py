@@ -33,7 +33,7 @@ def csr_spmm(matrix: SparseMatrix, dense: Array) -> Array:
     if n == 0 or m == 0:
         return result
     length = matrix.data.size / n
-    name, block, columns = "csr_spmm", _row_block(m, length), 0
+    name, block, columns = "csr_spmm", kernels.row_block(m, length), 0
     if length > _LONG_ROWS:
         name, block, columns = "csr_spmm_long_rows", (_THREADS, 1), 32
     grid = (min(-(-n // block[1]), 2**31 - 1), -(-m // (columns or block[0])))
@@ -47,8 +47,8 @@ def laplacian_step(matrix: SparseMatrix, direction: Array, alpha: float) -> Prod
     n, m = direction.shape
     value = direction.dtype.type
     product = cupy.empty_like(direction)
-    block = _row_block(m, matrix.data.size / max(n, 1))
-    blocks = min(-(-n // block[1]), _ROW_BLOCKS)
+    block = kernels.row_block(m, matrix.data.size / max(n, 1))
+    blocks = max(1, min(-(-n // block[1]), _ROW_BLOCKS))
     partial = cupy.empty((blocks, m), cupy.float64)
     arguments = (
         np.int64(n),
@@ -69,8 +69,8 @@ def cg_update(
 ) -> Update:
     """Move solution and residual in place, and return the residual's squared column norms."""
     n, m = solution.shape
-    block = _flat_block(m)
-    blocks = min(-(-n // block[1]), _ROW_BLOCKS)
+    block = kernels.tile_block(m)
+    blocks = max(1, min(-(-n // block[1]), _ROW_BLOCKS))
     partial = cupy.empty((blocks, m), cupy.float64)
     arguments = (np.int64(n), np.int32(m), step, direction, product, solution, residual, partial)
     kernel = _kernel("cg_update", "cg_update", solution.dtype)
@@ -81,7 +81,7 @@ def cg_update(
 def cg_direction(residual: Array, direction: Array, ratio: Array) -> Array:
     """``R + P ratio``, in the place of P."""
     n, m = residual.shape
-    block = _flat_block(m)
+    block = kernels.tile_block(m)
     grid = (min(-(-n // block[1]), 2**31 - 1), -(-m // block[0]))
     arguments = (np.int64(n), np.int32(m), ratio, residual, direction)
     _kernel("cg_direction", "cg_direction", residual.dtype)(grid, block, arguments)
@@ -129,22 +129,6 @@ def _column_sums(partial: Array) -> Array:
 
 def _csr_arrays(matrix: SparseMatrix) -> tuple[Array, Array, Array]:
     return matrix.indptr, matrix.indices, matrix.data
-
-
-def _flat_block(m: int) -> tuple[int, int]:
-    """Threads along the columns and along the rows: neighbors have neighboring entries."""
-    x = -(-m // -(-m // 128))
-    return x, _THREADS // x
-
-
-def _row_block(m: int, row_length: float) -> tuple[int, int]:
-    """The same for kernels that gather along a row; few columns share the entries of a row."""
-    if m > 16:
-        return _flat_block(m)
-    columns = 1 << (m - 1).bit_length()
-    shares = 1 << max(0, round(np.log2(max(row_length, 1.0))))
-    x = min(32, columns * shares)
-    return x, _THREADS // x
 
 
 @cache

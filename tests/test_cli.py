@@ -213,7 +213,7 @@ def test_evaluate_against_an_exact_ranking(files, tmp_path):
 
 
 def test_info_tells_what_the_index_holds(files):
-    index = hg.load_index(files.index)
+    index = hg.load_index(files.index, backend="numpy")  # info needs no GPU
     facts = run_json("info", files.index)
     assert (facts["items"], facts["dimensions"], facts["rank"]) == (2 * HALF, 8, 5)
     assert facts["edges"] == index.graph.edges

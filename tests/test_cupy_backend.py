@@ -137,6 +137,22 @@ def test_both_engines_of_the_sparse_product_agree(gpu, rng, dtype, tolerance):
     np.testing.assert_allclose(results[0], results[1], rtol=tolerance, atol=tolerance)
 
 
+def test_types_are_never_mixed_without_a_word(gpu):
+    # Raw memory of another type would be garbage: NumPy's promotion, or an error.
+    identity = np.arange(3, dtype="int32"), np.arange(4, dtype="int32")
+    matrix = gpu.csr(
+        gpu.asarray(np.ones(3)), gpu.asarray(identity[0]), gpu.asarray(identity[1]), (3, 3)
+    )
+    dense = gpu.asarray(np.arange(6, dtype="float32").reshape(3, 2))
+    product = gpu.spmm(matrix, dense)
+    assert product.dtype == np.float64
+    np.testing.assert_array_equal(gpu.to_numpy(product), np.arange(6.0).reshape(3, 2))
+    with pytest.raises(TypeError, match="one dtype; got float32, float64"):
+        gpu.laplacian_step(matrix, dense, 0.5)
+    with pytest.raises(TypeError, match="one dtype"):
+        gpu.cg_direction(dense, gpu.asarray(np.ones((3, 2))), gpu.asarray(np.ones(2)))
+
+
 def test_dlpack_arrays_of_the_device_are_not_copied(gpu):
     import cupy
 

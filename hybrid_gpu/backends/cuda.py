@@ -29,7 +29,10 @@ _C_NAMES = {"float32": "float", "float64": "double", "int32": "int", "int64": "l
 def csr_spmm(matrix: SparseMatrix, dense: Array) -> Array:
     """``A X`` for a row-major X."""
     n, m = matrix.shape[0], dense.shape[1]
-    result = cupy.empty((n, m), dense.dtype)
+    # A kernel reads raw memory: values of another type would be garbage, not an error.
+    common = cupy.result_type(matrix.data, dense)
+    data, dense = matrix.data.astype(common, copy=False), dense.astype(common, copy=False)
+    result = cupy.empty((n, m), common)
     if n == 0 or m == 0:
         return result
     length = matrix.data.size / n
@@ -37,7 +40,8 @@ def csr_spmm(matrix: SparseMatrix, dense: Array) -> Array:
     if length > _LONG_ROWS:
         name, block, columns = "csr_spmm_long_rows", (_THREADS, 1), 32
     grid = (min(-(-n // block[1]), 2**31 - 1), -(-m // (columns or block[0])))
-    arguments = (np.int64(n), np.int32(m), *_csr_arrays(matrix), dense, result)
+    indptr, indices = _same_types(matrix.indptr, matrix.indices)
+    arguments = (np.int64(n), np.int32(m), indptr, indices, data, dense, result)
     _kernel("csr_spmm", name, dense.dtype, matrix.indices.dtype)(grid, block, arguments)
     return result
 
@@ -50,11 +54,15 @@ def laplacian_step(matrix: SparseMatrix, direction: Array, alpha: float) -> Prod
     block = kernels.row_block(m, matrix.data.size / max(n, 1))
     blocks = max(1, min(-(-n // block[1]), _ROW_BLOCKS))
     partial = cupy.empty((blocks, m), cupy.float64)
+    indptr, indices = _same_types(matrix.indptr, matrix.indices)
+    data, direction = _same_types(matrix.data, direction)
     arguments = (
         np.int64(n),
         np.int32(m),
         value(alpha),
-        *_csr_arrays(matrix),
+        indptr,
+        indices,
+        data,
         direction,
         product,
         partial,
@@ -72,6 +80,8 @@ def cg_update(
     block = kernels.tile_block(m)
     blocks = max(1, min(-(-n // block[1]), _ROW_BLOCKS))
     partial = cupy.empty((blocks, m), cupy.float64)
+    _same_types(solution, residual, direction, product)
+    step = step.astype(cupy.float64, copy=False)
     arguments = (np.int64(n), np.int32(m), step, direction, product, solution, residual, partial)
     kernel = _kernel("cg_update", "cg_update", solution.dtype)
     kernel((blocks, -(-m // block[0])), block, arguments)
@@ -83,6 +93,8 @@ def cg_direction(residual: Array, direction: Array, ratio: Array) -> Array:
     n, m = residual.shape
     block = kernels.tile_block(m)
     grid = (min(-(-n // block[1]), 2**31 - 1), -(-m // block[0]))
+    _same_types(residual, direction)
+    ratio = ratio.astype(cupy.float64, copy=False)
     arguments = (np.int64(n), np.int32(m), ratio, residual, direction)
     _kernel("cg_direction", "cg_direction", residual.dtype)(grid, block, arguments)
     return direction
@@ -127,8 +139,14 @@ def _column_sums(partial: Array) -> Array:
     return sums
 
 
-def _csr_arrays(matrix: SparseMatrix) -> tuple[Array, Array, Array]:
-    return matrix.indptr, matrix.indices, matrix.data
+def _same_types(*arrays: Array) -> tuple[Array, ...]:
+    """The arrays, if all of them have one type: a kernel is compiled for that one."""
+    types = {str(array.dtype) for array in arrays}
+    if len(types) > 1:
+        raise TypeError(
+            f"arrays of one kernel must have one dtype; got {', '.join(sorted(types))}."
+        )
+    return arrays
 
 
 @cache

@@ -24,6 +24,7 @@ from hybrid_gpu.errors import (
     HybridGpuError,
     IndexFileError,
 )
+from hybrid_gpu.expansion import Expansion, augment_database
 from hybrid_gpu.filters import (
     HeatKernel,
     PageRank,
@@ -54,6 +55,7 @@ __all__ = [
     "DeviceMismatchError",
     "DiffusionIndex",
     "EigenBasis",
+    "Expansion",
     "GalerkinBasis",
     "Graph",
     "HeatKernel",
@@ -69,6 +71,7 @@ __all__ = [
     "Spectrum",
     "aggregate",
     "aggregate_basis",
+    "augment_database",
     "backend_of",
     "build_index",
     "build_index_from_graph",

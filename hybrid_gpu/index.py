@@ -10,6 +10,7 @@ from typing import Any
 from hybrid_gpu.backends import Array, Backend
 from hybrid_gpu.basis import Basis, EigenBasis, GalerkinBasis, sparse_eigen_basis
 from hybrid_gpu.columns import Columns
+from hybrid_gpu.expansion import Expansion
 from hybrid_gpu.filters import Filter
 from hybrid_gpu.graph import Graph, Layout, array_bytes
 from hybrid_gpu.neighbors import Neighbors
@@ -105,6 +106,7 @@ class DiffusionIndex:
         query_neighbors: int | None = 5,
         shortlist: int | None = None,
         sparsity: float = 0.99,
+        expansion: Expansion | None = None,
         batch: int | None = None,
         progress: Progress | None = None,
     ) -> Ranking:
@@ -132,6 +134,8 @@ class DiffusionIndex:
             Items that ``truncated`` keeps; 75,000, or all if there are fewer.
         sparsity
             The fraction of the eigenvectors' entries that ``shybrid`` drops.
+        expansion
+            The neighbors that ``alpha-qe`` adds to a query; ``Expansion(neighbors=10, alpha=3)``.
         batch
             Queries solved side by side; None: as many as help and as memory allows.
         progress
@@ -157,6 +161,7 @@ class DiffusionIndex:
             query_neighbors=query_neighbors,
             shortlist=shortlist,
             sparsity=sparsity,
+            expansion=expansion or Expansion(),
             batch=batch,
             progress=progress,
         )
@@ -174,6 +179,7 @@ class DiffusionIndex:
         filter: Filter | Callable[..., Any] | None = None,
         query_neighbors: int | None = 5,
         sparsity: float = 0.99,
+        expansion: Expansion | None = None,
         batch: int | None = None,
         progress: Progress | None = None,
     ) -> Ranking:
@@ -201,6 +207,7 @@ class DiffusionIndex:
             filter=filter,
             query_neighbors=query_neighbors,
             sparsity=sparsity,
+            expansion=expansion or Expansion(),
             batch=batch,
             progress=progress,
         )
@@ -217,6 +224,7 @@ class DiffusionIndex:
         filter: Filter | Callable[..., Any] | None = None,
         shortlist: int | None = None,
         sparsity: float = 0.99,
+        expansion: Expansion | None = None,
         batch: int | None = None,
         progress: Progress | None = None,
     ) -> Ranking:
@@ -238,6 +246,7 @@ class DiffusionIndex:
             filter=filter,
             shortlist=shortlist,
             sparsity=sparsity,
+            expansion=expansion or Expansion(),
             batch=batch,
             progress=progress,
         )

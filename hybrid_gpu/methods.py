@@ -9,9 +9,10 @@ from types import MappingProxyType
 from hybrid_gpu.backends import Array, Backend
 from hybrid_gpu.basis import Basis, EigenBasis
 from hybrid_gpu.columns import Columns
+from hybrid_gpu.expansion import Expansion, expanded
 from hybrid_gpu.filters import Filter, gains
 from hybrid_gpu.graph import Layout, csr_from_sorted, normalized, row_numbers, submatrix
-from hybrid_gpu.neighbors import unit_rows
+from hybrid_gpu.neighbors import Neighbors
 from hybrid_gpu.observation import Observation, scatter
 from hybrid_gpu.solver import Solution, deflated, gains_at, hybrid_as_in_paper
 
@@ -30,6 +31,10 @@ class Batch:
         Cosine of every query and item; 0 for items that a foreign first stage did not return.
     shortlist : callable that returns an int64 array of shape (m, t)
         The items that ``truncated`` keeps for each query; -1 for none.
+    nearest : callable that returns the ``Neighbors`` of each query
+        As many as were asked for.
+    expansion : Expansion
+        The neighbors that ``alpha-qe`` adds to a query.
     eigenvectors, sparse_eigenvectors : callables
         The eigenvectors of the index, as they are or sparsified.
     columns : callable
@@ -45,6 +50,8 @@ class Batch:
     queries: Array | None
     similarities: Callable[[], Array]
     shortlist: Callable[[], Array]
+    nearest: Callable[[int], Neighbors]
+    expansion: Expansion
     eigenvectors: Callable[[], EigenBasis]
     sparse_eigenvectors: Callable[[], Basis]
     columns: Callable[[], Columns]
@@ -89,19 +96,18 @@ def _nearest(batch: Batch) -> Solution:
 
 
 def _query_expansion(batch: Batch) -> Solution:
-    """Similarity to ``q + sum of weight * neighbor``: the observation is the expansion."""
-    xp, backend = batch.backend.xp, batch.backend
-    assert batch.descriptors is not None
-    ids, weights = batch.observation.ids, batch.observation.weights
-    m, q = ids.shape
-    # Ids of -1 carry no weight, whichever row is looked up for them.
-    weights = xp.where(ids < 0, xp.zeros_like(weights), weights)
-    rows = xp.reshape(xp.where(ids < 0, xp.zeros_like(ids), ids), (-1,))
-    neighbors = xp.reshape(xp.take(batch.descriptors, rows, axis=0), (m, q, -1))
-    expanded = xp.sum(neighbors * weights[:, :, None], axis=1)
-    if batch.queries is not None:
-        expanded = expanded + batch.queries
-    return _direct(xp.matmul(batch.descriptors, unit_rows(expanded, backend).T))
+    """Similarity to ``q + sum of weight * neighbor``."""
+    xp, backend, items = batch.backend.xp, batch.backend, batch.descriptors
+    assert items is not None
+    found = batch.nearest(batch.expansion.neighbors)
+    queries = batch.queries
+    if queries is None:  # somebody else's first stage: its results stand for the query
+        shape = (found.ids.shape[0], items.shape[1])
+        queries = xp.zeros(shape, dtype=items.dtype, device=backend.device)
+    vectors = expanded(
+        queries, items, found.ids, found.similarities, batch.expansion.alpha, backend
+    )
+    return _direct(xp.matmul(items, vectors.T))
 
 
 def _temporal(batch: Batch) -> Solution:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import array_api_compat
@@ -13,9 +13,10 @@ import numpy as np
 
 from hybrid_gpu.backends import Array, Backend, select_backend
 from hybrid_gpu.backends.protocol import TopK
+from hybrid_gpu.expansion import Expansion
 from hybrid_gpu.filters import Filter, PageRank, as_filter
 from hybrid_gpu.methods import METHODS, Batch, Method
-from hybrid_gpu.neighbors import unit_rows
+from hybrid_gpu.neighbors import Neighbors, unit_rows
 from hybrid_gpu.observation import Observation, scatter
 from hybrid_gpu.progress import Progress
 from hybrid_gpu.ranking import Ranking, Report, top_items
@@ -54,6 +55,7 @@ class Options:
     query_neighbors: int | None = None
     shortlist: int | None = None
     sparsity: float = 0.99
+    expansion: Expansion = field(default_factory=Expansion)
     batch: int | None = None
     progress: Progress | None = None
     fill: bool = True
@@ -67,6 +69,7 @@ class _FirstStage:
     queries: Array | None
     similarities: Callable[[], Array]
     shortlist: Callable[[], Array]
+    nearest: Callable[[int], Neighbors]
 
 
 def search_descriptors(index: DiffusionIndex, queries: Any, options: Options) -> Ranking:
@@ -96,6 +99,7 @@ def search_descriptors(index: DiffusionIndex, queries: Any, options: Options) ->
                 units,
                 lambda: similarities,
                 lambda: backend.top_k(similarities, kept).ids,
+                lambda count: _best(similarities, count, backend),
             )
 
         return _rank(index, first_stage, (vectors,), lives_here(queries, backend), options)
@@ -119,6 +123,7 @@ def search_results(index: DiffusionIndex, ids: Any, similarities: Any, options: 
                 None,
                 lambda: scatter(part_ids, part_values, index.n, backend).T,
                 lambda: part_ids,
+                lambda count: _first(part_ids, part_values, count),
             )
 
         return _rank(index, first_stage, (lists, values), lives_here(ids, backend), options)
@@ -145,6 +150,7 @@ def search_own_items(index: DiffusionIndex, ids: Any, options: Options) -> Ranki
                 queries,
                 products,
                 lambda: backend.top_k(products(), kept).ids,
+                lambda count: _best(products(), count, backend),
             )
 
         return _rank(index, first_stage, (items,), lives_here(ids, backend), options)
@@ -194,7 +200,7 @@ def _rank(
                 with _stage("observe", done.seconds, backend):
                     found = first_stage(*parts)
                 with _stage("solve", done.seconds, backend):
-                    batch = _batch(index, found, filter, steps, rtol, options.sparsity)
+                    batch = _batch(index, found, filter, steps, rtol, options)
                     solution = method.score(batch)
                 with _stage("rank", done.seconds, backend):
                     best = top_items(
@@ -290,7 +296,7 @@ def _batch(
     filter: Filter,
     steps: int | None,
     rtol: float | None,
-    sparsity: float,
+    options: Options,
 ) -> Batch:
     return Batch(
         layout=index.layout,
@@ -300,8 +306,10 @@ def _batch(
         queries=found.queries,
         similarities=found.similarities,
         shortlist=found.shortlist,
+        nearest=found.nearest,
+        expansion=options.expansion,
         eigenvectors=index.required_eigenvectors,
-        sparse_eigenvectors=lambda: index.sparse_eigenvectors(sparsity),
+        sparse_eigenvectors=lambda: index.sparse_eigenvectors(options.sparsity),
         columns=index.required_columns,
         gamma=index.gamma,
         filter=filter,
@@ -321,6 +329,16 @@ def _method(index: DiffusionIndex, name: str) -> Method:
     if method.needs_descriptors:
         index.required_descriptors(f"method {name!r}")
     return method
+
+
+def _first(ids: Array, similarities: Array, count: int) -> Neighbors:
+    count = min(count, ids.shape[1])
+    return Neighbors(ids[:, :count], similarities[:, :count])
+
+
+def _best(similarities: Array, count: int, backend: Backend) -> Neighbors:
+    best = backend.top_k(similarities, min(count, similarities.shape[1]))
+    return Neighbors(best.ids, best.scores)
 
 
 def _shortlist_size(index: DiffusionIndex, options: Options) -> int:

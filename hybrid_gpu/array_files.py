@@ -1,0 +1,619 @@
+"""Files that users bring: arrays, IDX files, and the right answers of a retrieval benchmark.
+
+Nothing here runs code from a file. Pickles are read by an unpickler of our own that knows plain
+values and numeric arrays, and refuses everything else.
+"""
+
+from __future__ import annotations
+
+import gzip
+import io
+import json
+import math
+import os
+import pickle
+import pickletools
+import warnings
+import zipfile
+import zlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+from numpy.typing import NDArray
+
+_NPY_MAGIC = b"\x93NUMPY"
+_ZIP_MAGIC = b"PK"
+_MAT_MAGIC = b"MATLAB 5.0 MAT-file"
+_HDF5_MAGIC = b"\x89HDF\r\n\x1a\n"
+# MATLAB puts 512 bytes of its own before the HDF5 signature of a v7.3 file.
+_HEAD = 512 + len(_HDF5_MAGIC)
+# What NumPy and zipfile raise for a file that is cut short, damaged, or holds Python objects.
+_UNREADABLE = (ValueError, EOFError, OSError, zipfile.BadZipFile, zlib.error, NotImplementedError)
+_MAT_NUMBERS = {"double", "single", "logical"} | {
+    f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)
+}
+# The published ground truths are below 1 MB.
+_LARGEST_GROUND_TRUTH = 64 * 2**20
+_JUDGMENTS = ("easy", "hard", "junk")
+_ARRAY_ENDINGS = (".npy", ".npz", ".mat")
+_TRUTH_ENDINGS = (".json", ".pkl", ".mat")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class GroundTruth:
+    """The right answers of the revisited Oxford and Paris benchmarks.
+
+    Attributes
+    ----------
+    images : tuple of str
+        Names of the database pictures; an id is a position in this list.
+    query_images : tuple of str
+        Names of the query pictures.
+    queries : tuple of mappings
+        For each query, ``"easy"``, ``"hard"`` and ``"junk"``, each an int64 array of ids from 0.
+    """
+
+    images: tuple[str, ...]
+    query_images: tuple[str, ...]
+    queries: tuple[Mapping[str, NDArray[np.int64]], ...]
+
+    def __repr__(self) -> str:
+        return f"GroundTruth({len(self.images)} images, {len(self.queries)} queries)"
+
+
+def load_array(path: str | os.PathLike[str], *, name: str | None = None) -> NDArray[Any]:
+    """The array of a ``.npy`` file, mapped into memory, or of a ``.npz`` or ``.mat`` archive.
+
+    Parameters
+    ----------
+    path
+        Recognized by its content. Files of pickled Python objects are never opened. ``.mat`` files
+        are those of MATLAB's ``save -v7`` or older (version 5); of their variables only matrices of
+        real numbers are read, and vectors are matrices of one row or column, as in MATLAB.
+    name
+        The array to take from an archive of several; an archive of one array needs no name.
+
+    Raises
+    ------
+    ValueError
+        If there is no such file, or it is not one array; the message names the file.
+    """
+    file = Path(path)
+    head = _head(file, "an array file")
+    if head.startswith(_NPY_MAGIC):
+        return _from_npy(file)
+    if head.startswith(_ZIP_MAGIC):
+        return _from_npz(file, name)
+    if head.startswith(_MAT_MAGIC):
+        return _from_mat(file, name)
+    raise ValueError(
+        f"{file}: not an array file{_web_page(head)}. Write one with numpy.save or numpy.savez."
+    )
+
+
+def array_names(path: str | os.PathLike[str]) -> tuple[str, ...]:
+    """Names of the arrays in a ``.npz`` or ``.mat`` archive; nothing for a ``.npy`` file."""
+    file = Path(path)
+    head = _head(file, "an array file")
+    if head.startswith(_MAT_MAGIC):
+        return tuple(name for name, (_, kind) in _variables(file).items() if kind in _MAT_NUMBERS)
+    if head.startswith(_ZIP_MAGIC):
+        try:
+            with open(file, "rb") as stream, np.load(stream, allow_pickle=False) as archive:
+                return tuple(archive.files)
+        except _UNREADABLE as fault:
+            raise _unreadable(file, fault) from fault
+    return ()
+
+
+def load_ground_truth(path: str | os.PathLike[str]) -> GroundTruth:
+    """The ground truth of revisited Oxford or Paris, as published or as JSON.
+
+    Parameters
+    ----------
+    path
+        ``gnd_roxford5k.pkl`` and its like: a dict of ``imlist``, ``qimlist`` and ``gnd``, a list of
+        one dict of ``easy``, ``hard`` and ``junk`` per query; the same as JSON; or the same as
+        ``.mat``, whose ``gnd`` is a struct array. Recognized by its content. **Ids start at 0 in
+        pickles and JSON, and at 1 in .mat files**, as Python and MATLAB count; those returned
+        always start at 0.
+
+    Raises
+    ------
+    ValueError
+        If the file is not one of these, or a pickle asks for anything but plain values and numeric
+        NumPy arrays: its code is never run. The message names the file.
+
+    References
+    ----------
+    F. Radenović, A. Iscen, G. Tolias, Y. Avrithis and O. Chum, "Revisiting Oxford and Paris:
+    Large-Scale Image Retrieval Benchmarking", CVPR 2018.
+    """
+    file = Path(path)
+    head = _head(file, "a ground truth")
+    size = file.stat().st_size
+    if size > _LARGEST_GROUND_TRUTH:
+        raise ValueError(
+            f"{file}: {size} bytes; expected a ground truth of at most {_LARGEST_GROUND_TRUTH}."
+        )
+    if head.startswith(_MAT_MAGIC):
+        return _ground_truth(file, _mat_ground_truth(file), first=1)
+    if _web_page(head):
+        raise ValueError(f"{file}: not a ground truth{_web_page(head)}.")
+    # No pickle starts with an opening brace. Editors on Windows put a mark before it.
+    is_json = head.removeprefix(b"\xef\xbb\xbf").lstrip().startswith(b"{")
+    reader = _from_json if is_json else _from_pickle
+    return _ground_truth(file, reader(file), first=0)
+
+
+def benchmark_files(folder: str | os.PathLike[str]) -> dict[str, Path]:
+    """The files of a benchmark by their parts, as ``datasets.load_folder`` describes them.
+
+    Every part that a benchmark needs is there; the ground truth is called ``"ground_truth"``.
+    """
+    place = Path(folder)
+    if not place.is_dir():
+        raise ValueError(f"{place}: {'not a folder' if place.exists() else 'no such folder'}.")
+    names = sorted(path.name for path in place.iterdir() if path.is_file())
+    candidates = {
+        part: [name for name in names if name in {f"{part}{end}" for end in _ARRAY_ENDINGS}]
+        for part in ("descriptors", "queries", "labels", "query_labels", "distractors")
+    }
+    candidates["ground_truth"] = [
+        name
+        for name in names
+        if name.startswith(("ground_truth.", "gnd_")) and name.endswith(_TRUTH_ENDINGS)
+    ]
+    for part, files in candidates.items():
+        if len(files) > 1:
+            raise ValueError(f"{place}: has {part} {len(files)} times ({', '.join(files)}).")
+    found = {part: place / files[0] for part, files in candidates.items() if files}
+    _check_parts(place, found, names)
+    return found
+
+
+def by_rows(
+    array: NDArray[Any],
+    place: str | os.PathLike[str],
+    *,
+    items: int | None = None,
+    dimensions: int | None = None,
+    square: bool = False,
+) -> NDArray[Any]:
+    """The array with items as rows, found out by the sizes that are known.
+
+    ``square`` says that a square array has its items as rows; otherwise it is refused.
+    """
+
+    def fits(shape: tuple[int, ...]) -> bool:
+        return items in (None, shape[0]) and dimensions in (None, shape[1])
+
+    rows, columns = (array.ndim == 2 and fits(shape) for shape in (array.shape, array.shape[::-1]))
+    if rows and (square or not columns):
+        return array
+    if columns and not rows:
+        return array.T
+    expected = f"({items or 'items'}, {dimensions or 'dimensions'})"
+    reason = "both ways round fit, so items may be rows or columns. Make a Benchmark of arrays."
+    if not rows:
+        reason = f"expected {expected} or the transpose. Do the files belong together?"
+    raise ValueError(f"{place}: shape {array.shape}; {reason}")
+
+
+def read_idx(path: Path, *, dimensions: int) -> NDArray[np.uint8]:
+    """An array of bytes in the IDX format: a magic number, the sizes, the values."""
+    try:
+        content = path.read_bytes()
+        content = gzip.decompress(content) if path.suffix == ".gz" else content
+    except _UNREADABLE as fault:
+        raise ValueError(f"{path}: damaged ({fault}).") from fault
+    header = 4 * (dimensions + 1)
+    sizes = np.frombuffer(content[:header].ljust(header, b"\0"), dtype=">u4")
+    # The third byte of the magic number says 'bytes', the fourth how many dimensions.
+    if sizes[0] != 0x800 + dimensions or len(content) != header + math.prod(sizes[1:].tolist()):
+        raise ValueError(f"{path}: not an IDX file of {dimensions} dimensions, or cut short.")
+    return np.frombuffer(content, dtype=np.uint8, offset=header).reshape(*sizes[1:].tolist())
+
+
+def _head(file: Path, expected: str) -> bytes:
+    """The first bytes of a file that exists and is not HDF5."""
+    if not file.is_file():
+        reason = f"a folder, not {expected}" if file.is_dir() else "no such file"
+        raise ValueError(f"{file}: {reason}.")
+    with open(file, "rb") as stream:
+        head = stream.read(_HEAD)
+    if head.startswith((_HDF5_MAGIC, b"MATLAB 7.3")) or head.endswith(_HDF5_MAGIC):
+        raise ValueError(
+            f"{file}: an HDF5 file, such as MATLAB's save -v7.3 writes, which is not read. Save it "
+            "with -v7, or, where that is too large, write .npy with numpy.save."
+        )
+    return head
+
+
+def _check_parts(folder: Path, found: Mapping[str, Path], names: list[str]) -> None:
+    labels = {"labels", "query_labels"}
+    missing = sorted({"descriptors", "queries"} - found.keys())
+    if "ground_truth" not in found:
+        missing += sorted(labels - found.keys()) if labels & found.keys() else []
+        missing += [] if labels & found.keys() else ["labels and query_labels, or a ground truth"]
+    elif labels & found.keys():
+        raise ValueError(f"{folder}: has labels and a ground truth; expected one of the two.")
+    if not missing:
+        return
+    advice = ""
+    if "queries" in missing and "labels" in found:
+        advice = " Give queries, or take some of the items as queries with split_queries."
+    elif "ground_truth" in found:
+        advice = " revisited() reads the published files of revisited Oxford and Paris."
+    raise ValueError(
+        f"{folder}: missing {', '.join(missing)}; found {', '.join(names[:20]) or 'nothing'}. "
+        "Expected descriptors, queries, and either labels and query_labels or a ground truth "
+        f"(ground_truth.json, gnd_*.pkl, gnd_*.mat); arrays as .npy, .npz or .mat.{advice}"
+    )
+
+
+def _web_page(head: bytes) -> str:
+    # What a server sends instead of a file that has moved.
+    page = head.lstrip()[:9].lower().startswith((b"<!doctype", b"<html"))
+    return ": it is a web page, so the download went wrong" if page else ""
+
+
+def _from_npy(file: Path) -> NDArray[Any]:
+    try:
+        array: NDArray[Any] = np.lib.format.open_memmap(file, mode="r")
+    except _UNREADABLE as fault:
+        # NumPy maps neither empty arrays nor Python objects: reading tells the one from the other.
+        try:
+            array = np.load(file, allow_pickle=False)
+        except _UNREADABLE:
+            raise _unreadable(file, fault) from fault
+    return array
+
+
+def _from_npz(file: Path, name: str | None) -> NDArray[Any]:
+    try:
+        # Given a path, NumPy would leave the file of a damaged archive open.
+        with open(file, "rb") as stream, np.load(stream, allow_pickle=False) as archive:
+            names = archive.files
+            chosen = name if name in names else names[0] if len(names) == 1 else None
+            if chosen is not None:
+                array = archive[chosen]
+    except _UNREADABLE as fault:
+        raise _unreadable(file, fault) from fault
+    if chosen is None:
+        wanted = "exactly one" if name is None else f"one, or one called {name!r}"
+        raise ValueError(
+            f"{file}: holds {len(names)} arrays ({', '.join(names)}); expected {wanted}."
+        )
+    if not isinstance(array, np.ndarray):
+        raise ValueError(f"{file}: {chosen!r} is not an array. Write one with numpy.savez.")
+    return array
+
+
+def _unreadable(file: Path, fault: Exception) -> ValueError:
+    if isinstance(fault, ValueError) and "object" in str(fault).lower():
+        return ValueError(
+            f"{file}: an array of Python objects, which is not read. Save numbers, not objects."
+        )
+    return ValueError(f"{file}: damaged or cut short ({fault}).")
+
+
+def _from_mat(file: Path, name: str | None) -> NDArray[Any]:
+    found = _variables(file)
+    matrices = [
+        variable
+        for variable, (shape, kind) in found.items()
+        if kind in _MAT_NUMBERS and len(shape) == 2
+    ]
+    chosen = name if name in found else matrices[0] if len(matrices) == 1 else None
+    if chosen is None:
+        listed = ", ".join(
+            f"{variable}: {'x'.join(map(str, shape))} {kind}"
+            for variable, (shape, kind) in found.items()
+        )
+        wanted = "exactly one" if name is None else f"one, or one called {name!r}"
+        raise ValueError(
+            f"{file}: holds {len(matrices)} numeric matrices ({listed or 'nothing'}); "
+            f"expected {wanted}."
+        )
+    array = _values(file, [chosen]).get(chosen)
+    # Complex numbers have the class of real ones in MATLAB's list of variables.
+    if not isinstance(array, np.ndarray) or array.dtype.kind not in "biuf":
+        is_complex = isinstance(array, np.ndarray) and array.dtype.kind == "c"
+        kind = "complex" if is_complex else found[chosen][1]
+        raise ValueError(f"{file}: {chosen!r} is {kind}; expected a matrix of real numbers.")
+    return array
+
+
+def _variables(file: Path) -> dict[str, tuple[tuple[int, ...], str]]:
+    """Shape and MATLAB class of every variable."""
+    import scipy.io
+
+    return {name: (tuple(shape), kind) for name, shape, kind in _scipy(file, scipy.io.whosmat)}
+
+
+def _values(file: Path, names: list[str]) -> dict[str, Any]:
+    import scipy.io
+
+    def load(stream: BinaryIO) -> Any:
+        return scipy.io.loadmat(stream, variable_names=names)
+
+    return {name: value for name, value in _scipy(file, load).items() if name in names}
+
+
+def _scipy(file: Path, read: Callable[[BinaryIO], Any]) -> Any:
+    from scipy.io.matlab import MatReadWarning
+
+    try:
+        with open(file, "rb") as stream, warnings.catch_warnings():
+            # SciPy only warns of a variable that it could not read.
+            warnings.simplefilter("error", MatReadWarning)
+            return read(stream)
+    except Exception as fault:  # a damaged file makes SciPy raise almost anything
+        raise ValueError(f"{file}: a damaged .mat file, or cut short ({fault}).") from fault
+
+
+def _mat_ground_truth(file: Path) -> dict[str, Any]:
+    content = _values(file, ["imlist", "qimlist", "gnd", "qidx"])
+    for name in ("imlist", "qimlist"):
+        if name in content:
+            content[name] = [_innermost(cell) for cell in np.ravel(content[name])]
+    if "gnd" in content:
+        entries = [_innermost(entry) for entry in np.ravel(content["gnd"])]
+        content["gnd"] = [
+            {name: entry[name] for name in entry.dtype.names}
+            if isinstance(entry, np.void) and entry.dtype.names
+            else entry
+            for entry in entries
+        ]
+    return content
+
+
+def _innermost(cell: Any) -> Any:
+    """What a cell holds: SciPy wraps a text or a struct in arrays of one entry."""
+    while isinstance(cell, np.ndarray) and cell.size == 1:
+        cell = cell.reshape(-1)[0]
+    return str(cell) if isinstance(cell, str) else cell
+
+
+def _from_json(file: Path) -> Any:
+    try:
+        return json.loads(file.read_bytes())
+    except (ValueError, RecursionError) as fault:
+        raise ValueError(f"{file}: damaged JSON ({fault}).") from fault
+
+
+def _ground_truth(file: Path, content: Any, *, first: int) -> GroundTruth:
+    """Check what a file holds; ``first`` is the lowest id in it."""
+    if not isinstance(content, dict):
+        raise ValueError(f"{file}: holds a {type(content).__name__}; expected a dict.")
+    entries = _listed(file, content, "gnd")
+    if "qidx" in content or any(isinstance(entry, dict) and "ok" in entry for entry in entries):
+        raise ValueError(
+            f"{file}: the ground truth of the original Oxford or Paris; expected that of the "
+            "revisited benchmark (gnd_roxford5k or gnd_rparis6k), with easy, hard and junk."
+        )
+    images, query_images = (_names(file, content, name) for name in ("imlist", "qimlist"))
+    if len(entries) != len(query_images):
+        raise ValueError(
+            f"{file}: 'gnd' has {len(entries)} entries and 'qimlist' {len(query_images)}; "
+            "expected one for each query."
+        )
+    queries = []
+    for position, entry in enumerate(entries):
+        missing = [name for name in _JUDGMENTS if not isinstance(entry, dict) or name not in entry]
+        if missing:
+            raise ValueError(f"{file}: query {position} of 'gnd' has no {', '.join(missing)}.")
+        queries.append(
+            {
+                name: _ids(f"{file}: {name} of query {position}", entry[name], first, len(images))
+                for name in _JUDGMENTS
+            }
+        )
+    return GroundTruth(images, query_images, tuple(queries))
+
+
+def _listed(file: Path, content: dict[Any, Any], name: str) -> list[Any] | tuple[Any, ...]:
+    values = content.get(name)
+    if not isinstance(values, (list, tuple)) or not values:
+        known = ", ".join(sorted(str(key)[:40] for key in content if isinstance(key, str)))
+        raise ValueError(
+            f"{file}: no list {name!r} in it; expected imlist, qimlist and gnd, got "
+            f"{known or 'nothing'}."
+        )
+    return values
+
+
+def _names(file: Path, content: dict[Any, Any], name: str) -> tuple[str, ...]:
+    values = _listed(file, content, name)
+    if not all(isinstance(value, str) for value in values):
+        raise ValueError(f"{file}: {name!r} must be a list of names of pictures.")
+    return tuple(values)
+
+
+def _ids(what: str, values: Any, first: int, n: int) -> NDArray[np.int64]:
+    values = values.values if isinstance(values, _PickledArray) else values
+    if isinstance(values, np.ndarray):
+        values = values.ravel().tolist()
+    # Flat lists of numbers only: NumPy would try to unfold whatever is nested in them.
+    if not isinstance(values, (list, tuple)) or not all(map(_is_whole, values)):
+        raise ValueError(f"{what} must be a list of ids, which are whole numbers.")
+    low, high = min(values, default=first), max(values, default=first)
+    if low < first or high >= first + n:
+        counted = " (in .mat files they start at 1)" if first else ""
+        raise ValueError(
+            f"{what}: ids must lie in [{first}, {first + n - 1}], for {n} pictures{counted}; got "
+            f"values from {int(low)} to {int(high)}."
+        )
+    return np.array([int(value) - first for value in values], dtype=np.int64)
+
+
+def _is_whole(value: Any) -> bool:
+    # MATLAB stores ids as floating point. Numbers beyond 64 bits may be too long to print.
+    whole = type(value) is int or (type(value) is float and value.is_integer())
+    return whole and -(2**63) <= value < 2**63
+
+
+class _Refused(Exception):
+    """A pickle holds something that is not data."""
+
+
+def _from_pickle(file: Path) -> Any:
+    content = file.read_bytes()
+    try:
+        _check_opcodes(content)
+        # latin1 turns the byte strings of Python 2, arrays included, into text without loss.
+        return _Unpickler(io.BytesIO(content), encoding="latin1").load()
+    except _Refused as fault:
+        raise ValueError(
+            f"{file}: refused, because {fault}. Only plain values and numeric arrays are read."
+        ) from fault
+    except Exception as fault:  # a damaged pickle makes the unpickler raise almost anything
+        raise ValueError(
+            f"{file}: not a ground truth, damaged, or cut short ({fault}); expected a pickle, JSON "
+            "or .mat."
+        ) from fault
+
+
+def _check_opcodes(content: bytes) -> None:
+    """Refuse what find_class would not see: cached extensions, and a memo of absurd size."""
+    for count, (opcode, argument, _) in enumerate(pickletools.genops(content)):
+        if opcode.name.startswith("EXT"):
+            raise _Refused("it asks for a registered extension")
+        # A written memo is numbered one by one; the unpickler allocates up to the highest number.
+        if opcode.name in ("PUT", "BINPUT", "LONG_BINPUT") and int(argument or 0) > count + 1:
+            raise _Refused("its memo is numbered out of order")
+
+
+class _Unpickler(pickle.Unpickler):
+    """Plain values and numeric arrays; the stand-ins below are all that a pickle can call."""
+
+    def find_class(self, module: str, name: str, /) -> Any:
+        call = _CALLS.get((module, name))
+        if call is None:
+            raise _Refused(f"it asks for {f'{module}.{name}'[:100]!r}")
+        return _StandIn(call)
+
+
+class _StandIn:
+    """In place of a function or class; made anew each time, so no pickle can leave a mark on it."""
+
+    __slots__ = ("_call",)
+
+    def __init__(self, call: Callable[..., Any]) -> None:
+        self._call = call
+
+    def __call__(self, *arguments: Any) -> Any:
+        return self._call(*arguments)
+
+    def __setstate__(self, state: Any) -> None:
+        raise _Refused("it changes a function")
+
+
+class _PickledDtype:
+    """In place of numpy.dtype: one of the numeric types."""
+
+    __slots__ = ("order", "type")
+
+    def __init__(self, name: Any, *_: Any) -> None:
+        if name not in _NUMBERS:
+            shown = name[:20] if isinstance(name, str) else type(name).__name__
+            raise _Refused(f"it holds an array that is not numeric (dtype {shown!r})")
+        self.type: str = name
+        self.order = "="
+
+    def __setstate__(self, state: Any) -> None:
+        # Version, byte order, then what only structured and nested types have.
+        if not isinstance(state, tuple) or len(state) < 5 or state[2:5] != (None, None, None):
+            raise _Refused("it holds an array that is not numeric")
+        if state[1] not in ("<", ">", "|", "="):
+            raise _Refused("it holds an array of unknown byte order")
+        self.order = state[1]
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        return np.dtype(f"{self.order}{self.type}")
+
+
+class _PickledArray:
+    """In place of numpy.ndarray; ``values`` is the array once its state has come."""
+
+    __slots__ = ("values",)
+
+    def __init__(self) -> None:
+        self.values: NDArray[Any] | None = None
+
+    def __setstate__(self, state: Any) -> None:
+        if not isinstance(state, tuple) or len(state) not in (4, 5):
+            raise _Refused("it holds an array that is not complete")
+        shape, dtype, by_columns, data = state[-4:]
+        self.values = _numbers(data, dtype, shape, "F" if by_columns else "C")
+
+
+def _numbers(data: Any, dtype: Any, shape: Any, order: Any) -> NDArray[Any]:
+    """An array from its bytes, after a check of everything that a pickle may have made up."""
+    if isinstance(data, str):  # the bytes of Python 2
+        data = data.encode("latin1")
+    if not isinstance(dtype, _PickledDtype) or not isinstance(data, (bytes, bytearray)):
+        raise _Refused("it holds an array that is not numeric")
+    if not isinstance(shape, tuple) or not all(type(size) is int and size >= 0 for size in shape):
+        raise _Refused("it holds an array without a proper shape")
+    if len(shape) > 32 or len(data) != math.prod(shape) * dtype.dtype.itemsize:
+        raise _Refused("it holds an array whose bytes do not fill its shape")
+    if order == "F":
+        return np.frombuffer(data, dtype=dtype.dtype).reshape(shape, order="F")
+    if order != "C":
+        raise _Refused("it holds an array in an unknown order")
+    return np.frombuffer(data, dtype=dtype.dtype).reshape(shape)
+
+
+def _reconstruct(*_: Any) -> _PickledArray:
+    return _PickledArray()
+
+
+def _from_buffer(data: Any, dtype: Any, shape: Any, order: Any, *_: Any) -> _PickledArray:
+    array = _PickledArray()
+    array.values = _numbers(data, dtype, shape, order)
+    return array
+
+
+def _scalar(dtype: Any, data: Any) -> Any:
+    return _numbers(data, dtype, (), "C").item()
+
+
+def _encode(text: Any, encoding: Any) -> bytes:
+    # How protocol 2 writes the bytes of Python 3.
+    if not isinstance(text, str) or encoding not in ("latin1", "latin-1"):
+        raise _Refused("it encodes a text")
+    return text.encode("latin1")
+
+
+def _no_bytes(*arguments: Any) -> bytes:
+    # How protocol 2 writes an empty bytes.
+    if arguments:
+        raise _Refused("it converts something into bytes")
+    return b""
+
+
+def _never_called(*_: Any) -> Any:
+    raise _Refused("it makes an array in an unusual way")
+
+
+_NUMBERS = ("b1", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "f2", "f4", "f8")
+# NumPy 2 renamed numpy.core; Python 3 renamed __builtin__.
+_CALLS: dict[tuple[str, str], Callable[..., Any]] = {
+    ("numpy.core.multiarray", "_reconstruct"): _reconstruct,
+    ("numpy._core.multiarray", "_reconstruct"): _reconstruct,
+    ("numpy.core.multiarray", "scalar"): _scalar,
+    ("numpy._core.multiarray", "scalar"): _scalar,
+    ("numpy.core.numeric", "_frombuffer"): _from_buffer,
+    ("numpy._core.numeric", "_frombuffer"): _from_buffer,
+    ("numpy", "ndarray"): _never_called,
+    ("numpy", "dtype"): _PickledDtype,
+    ("_codecs", "encode"): _encode,
+    ("__builtin__", "bytes"): _no_bytes,
+    ("builtins", "bytes"): _no_bytes,
+}

@@ -1,44 +1,111 @@
-"""Every method on the same queries: how well it ranks, how fast, and with how much memory."""
+"""Ways to rank, measured on the same queries: how well, how fast, and with how much memory."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
-from hybrid_gpu import evaluation
-from hybrid_gpu.building import build_index, with_basis
-from hybrid_gpu.datasets import Split
-from hybrid_gpu.index import DiffusionIndex
-from hybrid_gpu.methods import METHODS, Method
-from hybrid_gpu.progress import Progress
-from hybrid_gpu.ranking import Ranking
+import numpy as np
 
+from hybrid_gpu import evaluation
+from hybrid_gpu.backends.protocol import HostArray
+from hybrid_gpu.basis import EigenBasis
+from hybrid_gpu.building import build_index, with_basis
+from hybrid_gpu.datasets import Benchmark
+from hybrid_gpu.index import DiffusionIndex
+from hybrid_gpu.methods import METHODS
+from hybrid_gpu.progress import Progress
+
+_DEPTH = 100
 _RUNS = 3
+# Queries that are timed: as many as are solved side by side at most, and a few one by one.
+_TIMED_TOGETHER, _TIMED_ALONE = 128, 5
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
-    """What one method was measured to give."""
+class Trial:
+    """One way to rank, with everything that it depends on.
+
+    Attributes
+    ----------
+    method : str
+        One of ``hybrid_gpu.METHODS``.
+    basis : str
+        ``"none"``, ``"aggregate"``, ``"eigen"`` or ``"sparse-eigen"``: what its index has.
+    rank : int or None
+        Groups or eigenvectors.
+    steps : int or None
+        None for methods that take none, and for solving to ``rtol``.
+    sparsity : float or None
+        Of ``shybrid`` and of a sparse basis.
+    shortlist : int or None
+        Of ``truncated``.
+    rtol : float or None
+        Relative residual to solve to.
+    augmented : bool
+        Whether the database was augmented by its own neighbors.
+    """
 
     method: str
-    mean_average_precision: float
-    milliseconds_per_query: float
-    memory_bytes: int
-    agreement_at_100: float
+    basis: str = "none"
+    rank: int | None = None
+    steps: int | None = None
+    sparsity: float | None = None
+    shortlist: int | None = None
+    rtol: float | None = None
+    augmented: bool = False
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """What ``search`` has to be told."""
+        told = {name: getattr(self, name) for name in ("method", "steps", "shortlist", "rtol")}
+        if self.sparsity is not None and self.method == "shybrid":
+            told["sparsity"] = self.sparsity
+        return {name: value for name, value in told.items() if value is not None}
+
+
+@dataclass(frozen=True, slots=True)
+class Measurement:
+    """What one trial was measured to give.
+
+    Attributes
+    ----------
+    quality : mapping of str to float
+        What the benchmark's protocol measures, all of it in percent.
+    agreement : float
+        The part of the exact top 100 that is among its own, on average.
+    milliseconds : float
+        Per query in a batch: first stage, diffusion and the top 100.
+    diffusion : float
+        The milliseconds of it that are diffusion, which is what the paper reports.
+    alone : float or None
+        Milliseconds of diffusion for a query on its own; None if that was not measured.
+    bytes : int
+        Kept beyond the descriptors: the graph, and the basis if the method needs it.
+    """
+
+    trial: Trial
+    quality: Mapping[str, float]
+    agreement: float
+    milliseconds: float
+    diffusion: float
+    alone: float | None
+    bytes: int
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Comparison:
-    """One line for each method, and a last one for the exact solution; ``index`` is the default."""
+    """Every method by its name, then ``exact``; ``index`` is the default one."""
 
     index: DiffusionIndex
-    lines: tuple[Line, ...]
+    measurements: Mapping[str, Measurement]
 
 
 def compare_methods(
-    split: Split, *, neighbors: int, rank: int, progress: Progress | None = None
+    benchmark: Benchmark, *, neighbors: int, rank: int, progress: Progress | None = None
 ) -> Comparison:
-    """Rank a split's whole database for its held-out queries, by every method.
+    """Rank a whole database for the queries of a benchmark, by every method.
 
     Parameters
     ----------
@@ -47,7 +114,7 @@ def compare_methods(
     rank
         Eigenvectors, for the methods that need them; the others use aggregates.
     """
-    vectors = split.database.descriptors
+    vectors = benchmark.descriptors
     index = build_index(vectors, neighbors=neighbors, progress=progress)
     indexes = {
         "auto": index,
@@ -57,55 +124,131 @@ def compare_methods(
     precise = build_index(
         vectors, neighbors=neighbors, basis="none", dtype="float64", backend=index.backend
     )
-    exact = _timed(precise, split, "temporal", rtol=1e-10)
-    lines = []
+    exact, best = solve_exactly(precise, benchmark)
+    measured = {}
     for place, method in enumerate(METHODS.values()):
         if progress:
             progress("comparing methods", place, len(METHODS))
-        used = indexes[_kind(method)]
-        ranking = _timed(used, split, method.name)
-        lines.append(_line(method.name, ranking, exact, split, _memory(used, method)))
-    lines.append(_line("exact", exact, exact, split, precise.memory["graph"]))
-    return Comparison(index, tuple(lines))
+        kind = "eigen" if method.needs_eigenvectors else "auto"
+        used = indexes["stored" if method.name == "precomputed" else kind]
+        trial = Trial(method.name, shortlist=max(1, index.n // 4))
+        measured[method.name] = measure(trial, used, benchmark, best)
+    return Comparison(index, {**measured, "exact": exact})
 
 
-def _kind(method: Method) -> str:
-    if method.needs_eigenvectors:
-        return "eigen"
-    return "stored" if method.name == "precomputed" else "auto"
+def solve_exactly(precise: DiffusionIndex, benchmark: Benchmark) -> tuple[Measurement, HostArray]:
+    """The exact solution, by conjugate gradients to a residual of 1e-10, and its top 100.
+
+    Parameters
+    ----------
+    precise
+        An index in float64. It is asked once: its time is that of the full ranking.
+    """
+    trial = Trial("temporal", rtol=1e-10)
+    whole = precise.search(benchmark.queries, k=precise.n, **trial.options)
+    scale = 1000 / len(benchmark.queries)
+    seconds = whole.report.seconds["solve"]
+    measured = Measurement(
+        trial=trial,
+        quality=quality(benchmark, whole.ids),
+        agreement=1.0,
+        milliseconds=scale * whole.report.total_seconds,
+        diffusion=scale * seconds,
+        alone=None,
+        bytes=kept_bytes(precise, trial),
+    )
+    return measured, np.ascontiguousarray(whole.ids[:, :_DEPTH])
 
 
-def _timed(
-    index: DiffusionIndex, split: Split, method: str, *, rtol: float | None = None
-) -> Ranking:
-    """The fastest of a few full rankings, after a run that leaves everything warm."""
-    queries, n = split.queries.descriptors, index.n
-    settings: dict[str, Any] = {"k": n, "method": method, "shortlist": max(1, n // 4), "rtol": rtol}
-    index.search(queries[:8], **settings)
-    runs = [index.search(queries, **settings) for _ in range(_RUNS)]
-    return min(runs, key=lambda ranking: ranking.report.total_seconds)
+def measure(
+    trial: Trial, index: DiffusionIndex, benchmark: Benchmark, exact: HostArray
+) -> Measurement:
+    """Rank the whole database for every query of a benchmark, and time the top 100.
 
-
-def _line(method: str, ranking: Ranking, exact: Ranking, split: Split, memory: int) -> Line:
-    return Line(
-        method=method,
-        mean_average_precision=evaluation.mean_average_precision(
-            ranking.ids, split.database.labels, split.queries.labels
-        ),
-        milliseconds_per_query=1000 * ranking.report.total_seconds / split.queries.n,
-        memory_bytes=memory,
-        agreement_at_100=evaluation.agreement(
-            ranking.ids, exact.ids, at=min(100, split.database.n)
-        ),
+    Parameters
+    ----------
+    trial
+        The method and its settings; ``index`` has the basis that it names.
+    exact : int array of shape (m, 100)
+        The exact top items, from ``solve_exactly``.
+    """
+    whole = index.search(benchmark.queries, k=index.n, **trial.options)
+    together = benchmark.queries[:_TIMED_TOGETHER]
+    total, diffusion = _best_times(index, together, trial)
+    _, alone = _best_times(index, benchmark.queries[:_TIMED_ALONE], trial, batch=1)
+    return Measurement(
+        trial=trial,
+        quality=quality(benchmark, whole.ids),
+        agreement=evaluation.agreement(whole.ids[:, : exact.shape[1]], exact),
+        milliseconds=total,
+        diffusion=diffusion,
+        alone=alone,
+        bytes=kept_bytes(index, trial),
     )
 
 
-def _memory(index: DiffusionIndex, method: Method) -> int:
+def quality(benchmark: Benchmark, ids: HostArray) -> dict[str, float]:
+    """What the protocol of a benchmark says about full rankings of its database, in percent."""
+    if benchmark.ground_truth is not None:
+        scores = evaluation.revisited_protocol(ids, benchmark.ground_truth)
+        setups = {"easy": scores.easy, "medium": scores.medium, "hard": scores.hard}
+        found = {f"mAP {name}": one.mean_average_precision for name, one in setups.items()}
+        for name, one in setups.items():
+            found |= {f"mP@{depth} {name}": part for depth, part in one.precision_at.items()}
+    else:
+        depth = min(_DEPTH, ids.shape[1])
+        labels, wanted = benchmark.labels, benchmark.query_labels
+        found = {
+            "mAP": evaluation.mean_average_precision(ids, labels, wanted),
+            f"P@{depth}": evaluation.precision(ids, labels, wanted, at=depth),
+        }
+    return {name: 100 * value for name, value in found.items()}
+
+
+def kept_bytes(index: DiffusionIndex, trial: Trial) -> int:
     """Bytes that a method keeps beyond the descriptors: a solver keeps the graph."""
+    method = METHODS[trial.method]
     graph = index.memory["graph"] if method.steps else 0
-    if method.name == "shybrid":
-        return graph + index.sparse_eigenvectors(0.99).memory
-    if method.name == "precomputed":
+    if trial.method == "shybrid":
+        return graph + index.sparse_eigenvectors(trial.options.get("sparsity", 0.99)).memory
+    if trial.method == "precomputed":
         return index.memory["columns"]
-    needs_basis = method.needs_eigenvectors or method.name == "hybrid"
+    needs_basis = method.needs_eigenvectors or trial.method == "hybrid"
     return graph + (index.memory["basis"] if needs_basis else 0)
+
+
+def with_leading(index: DiffusionIndex, rank: int) -> DiffusionIndex:
+    """An index of eigenvectors with only the first of them."""
+    vectors = index.required_eigenvectors()
+    return replace(index, basis=_leading(vectors, rank), _sparse={})
+
+
+def _leading(basis: EigenBasis, rank: int) -> EigenBasis:
+    """The first eigenvectors of a basis; what comes next is known, and nothing was missed."""
+    if rank >= basis.rank:
+        return basis
+    values = basis.eigenvalues
+    scales = None if basis.scales is None else basis.scales[:rank]
+    # A copy, because a product with every n-th column of a wider array is far slower.
+    vectors = basis.backend.xp.asarray(basis.vectors[:, :rank], copy=True)
+    missed = float(values[rank] - values[rank - 1]) if rank else basis.missed
+    return replace(
+        basis,
+        eigenvalues=values[:rank],
+        vectors=vectors,
+        scales=scales,
+        residuals=basis.residuals[:rank],
+        missed=missed,
+    )
+
+
+def _best_times(
+    index: DiffusionIndex, queries: HostArray, trial: Trial, batch: int | None = None
+) -> tuple[float, float]:
+    """Milliseconds per query, in all and of diffusion, of the fastest of a few warm runs."""
+    settings: dict[str, Any] = {**trial.options, "k": min(_DEPTH, index.n), "batch": batch}
+    index.search(queries[:1], **settings)
+    reports = [index.search(queries, **settings).report for _ in range(_RUNS)]
+    best = min(reports, key=lambda report: report.total_seconds)
+    scale = 1000 / len(queries)
+    return scale * best.total_seconds, scale * best.seconds["solve"]

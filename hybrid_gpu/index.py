@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from hybrid_gpu.backends import Array, Backend
-from hybrid_gpu.basis import Basis, EigenBasis, GalerkinBasis, sparse_eigen_basis
+from hybrid_gpu.basis import EigenBasis, GalerkinBasis, sparse_eigen_basis
 from hybrid_gpu.columns import Columns
 from hybrid_gpu.expansion import Expansion
 from hybrid_gpu.filters import Filter
@@ -52,7 +52,7 @@ class DiffusionIndex:
     alpha: float
     gamma: float
     backend: Backend
-    _sparse: dict[float, Basis] = field(default_factory=dict)
+    _sparse: dict[float, GalerkinBasis] = field(default_factory=dict)
 
     @property
     def n(self) -> int:
@@ -331,7 +331,7 @@ class DiffusionIndex:
             )
         return self.columns
 
-    def sparse_eigenvectors(self, sparsity: float) -> Basis:
+    def sparse_eigenvectors(self, sparsity: float) -> GalerkinBasis:
         """The eigenvectors without their smallest entries; made once and kept."""
         vectors = self.required_eigenvectors()
         if sparsity not in self._sparse:

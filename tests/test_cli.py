@@ -15,7 +15,8 @@ import pytest
 from typer.testing import CliRunner
 
 import hybrid_gpu as hg
-from hybrid_gpu import cli, comparison
+from hybrid_gpu import cli, comparison, experiments
+from hybrid_gpu.cli import common, demo, indexes, paper, searches
 
 HALF = 30  # items of each class
 
@@ -86,6 +87,20 @@ def test_entry_point_runs_the_command(monkeypatch, capsys):
         cli.main()
     assert ended.value.code == 0
     assert hg.__version__ in capsys.readouterr().out
+
+
+def test_package_runs_as_a_module():
+    command = [sys.executable, "-m", "hybrid_gpu.cli", "--version"]
+    ran = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert ran.stdout == f"hybrid-gpu {hg.__version__}\n"
+
+
+def test_help_lists_every_command_from_the_first_look_to_the_last_resort():
+    told = [line.split()[1] for line in run_well("--help").splitlines() if line.startswith("│ ")]
+    listed = [name for name in told if name.isalpha()]
+    every = ["demo", "build", "search", "rerank", "evaluate", "precompute", "plan", "info"]
+    assert [name for name in listed if name in every] == every
+    assert {"doctor", "selfcheck"} <= set(listed)
 
 
 def test_library_imports_nothing_of_the_command_line():
@@ -189,6 +204,7 @@ def test_evaluate_by_labels_finds_the_classes_apart(files):
         "--at", 10, "--at", HALF,
     )  # fmt: skip
     assert told["mAP"] == 1
+    assert told["precision@10"] == told[f"precision@{HALF}"] == 1
     assert told["recall@10"] == pytest.approx(10 / HALF)
     assert told[f"recall@{HALF}"] == 1
 
@@ -198,6 +214,71 @@ def test_evaluate_by_lists_gives_what_labels_give(files):
     by_labels = run_json("evaluate", files.ranking, *labels)
     assert run_json("evaluate", files.ranking, "--relevant", files.relevant) == by_labels
     assert set(by_labels) == {"queries", "k", "mAP", "recall@1", "recall@10", "recall@60"}
+
+
+def test_precision_falls_behind_the_last_of_a_class(files):
+    labels = ("--labels", files.labels, "--query-labels", files.query_labels)
+    told = run_json("evaluate", files.ranking, *labels, "--at", 2 * HALF)
+    assert told[f"precision@{2 * HALF}"] == 0.5
+    assert f"precision@{2 * HALF}" in run_well("evaluate", files.ranking, *labels, "--at", 2 * HALF)
+
+
+@pytest.fixture
+def revisited(tmp_path):
+    """Two rankings of six images and their ground truth, the second without a hard image."""
+    np.save(tmp_path / "ids.npy", [[0, 1, 2, 3, 4, 5], [5, 4, 3, 2, 1, 0]])
+    judged = [{"easy": [1, 5], "hard": [3], "junk": [4]}, {"easy": [5], "hard": [], "junk": []}]
+    content = {
+        "imlist": [f"image{item}" for item in range(6)],
+        "qimlist": ["one", "other"],
+        "gnd": [{"bbx": [0, 0, 10, 10], **one} for one in judged],
+    }
+    (tmp_path / "truth.json").write_text(json.dumps(content))
+    return "evaluate", tmp_path / "ids.npy", "--ground-truth", tmp_path / "truth.json"
+
+
+def test_evaluate_by_ground_truth_tells_the_three_setups(revisited):
+    told = run_json(*revisited)
+    assert (told["queries"], told["k"]) == (2, 6)
+    # Of the first query, by hand: Easy ranks 1 and 3 of four, Medium 1, 3 and 4 of five, Hard 2
+    # of three. The second has its only positive in front, in Easy and Medium.
+    first = {"easy": (1 / 4 + 5 / 12) / 2, "medium": (1 / 4 + 5 / 12 + 11 / 20) / 3, "hard": 1 / 6}
+    for setup in ("easy", "medium"):
+        assert told[setup]["mAP"] == pytest.approx((first[setup] + 1) / 2)
+        assert told[setup]["queries"] == 2
+    assert told["easy"]["mP@1"] == pytest.approx((0 + 1) / 2)
+    assert told["easy"]["mP@5"] == pytest.approx((2 / 4 + 1) / 2)
+    assert told["medium"]["mP@10"] == pytest.approx((3 / 5 + 1) / 2)
+    assert told["hard"] == pytest.approx(
+        {"mAP": 1 / 6, "mP@1": 0, "mP@5": 1 / 3, "mP@10": 1 / 3, "queries": 1}
+    )
+
+
+def test_evaluate_by_ground_truth_prints_a_table(revisited, tmp_path):
+    told = run_well(*revisited, "--at", 2, "--at", 3, "--exact", tmp_path / "ids.npy")
+    rows = [[cell.strip() for cell in line.split("│")] for line in told.splitlines()]
+    assert told.splitlines()[2].replace("┃", "").split() == ["Easy", "Medium", "Hard"]
+    # Hard: the third of three is the only positive.
+    assert ["", "mAP", "66.67 %", "70.28 %", "16.67 %", ""] in rows
+    assert ["", "mP@2", "75.00 %", "75.00 %", "0.00 %", ""] in rows
+    assert ["", "mP@3", "66.67 %", "66.67 %", "33.33 %", ""] in rows
+    assert ["", "queries", "2", "2", "1", ""] in rows
+    assert ["", "agreement@2", "100.00 %", ""] in rows
+
+
+def test_setup_without_positives_is_none(revisited, tmp_path):
+    content = json.loads((tmp_path / "truth.json").read_text())
+    content["gnd"][0] |= {"hard": []}
+    (tmp_path / "truth.json").write_text(json.dumps(content))
+    hard = run_json(*revisited)["hard"]
+    assert hard == {"mAP": None, "mP@1": None, "mP@5": None, "mP@10": None, "queries": 0}
+    assert "none" in run_well(*revisited)
+
+
+def test_ground_truth_of_other_queries_is_refused(revisited, tmp_path):
+    np.save(tmp_path / "ids.npy", [[0, 1, 2]])
+    assert_refused(run(*revisited), "one mapping for each of the 1 queries; got 2")
+    assert_refused(run(*revisited, "--relevant", tmp_path / "x.json"), "give one of --labels")
 
 
 def test_evaluate_against_an_exact_ranking(files, tmp_path):
@@ -288,10 +369,10 @@ def test_demo_as_json_measures_memory_and_accuracy(short_demo, tmp_path):
 
 def test_demo_without_matplotlib_says_how_to_get_it(short_demo, monkeypatch, tmp_path):
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
-    compared = cli.compare_methods
+    compared = demo.compare_methods
     # Only the picture counts here.
     monkeypatch.setattr(
-        cli, "compare_methods", lambda *a, **o: replace(compared(*a, **o), lines=())
+        demo, "compare_methods", lambda *a, **o: replace(compared(*a, **o), measurements={})
     )
     result = run(*short_demo, "--json")
     assert result.exit_code == 0
@@ -393,7 +474,7 @@ def test_interrupt_ends_quietly(files, monkeypatch):
     def interrupted(*arguments, **options):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(cli, "load_index", interrupted)
+    monkeypatch.setattr(common, "load_index", interrupted)
     result = run("search", files.index, files.queries)
     assert result.exit_code == 130
     assert result.output == ""
@@ -435,7 +516,7 @@ def test_progress_is_drawn_for_a_terminal(monkeypatch):
     terminal = _Terminal()
     monkeypatch.setattr(sys, "stderr", terminal)
     monkeypatch.setenv("TERM", "xterm")
-    with cli._progress() as progress:
+    with common.progress_bars() as progress:
         progress("neighbors", 0, 4)
         progress("neighbors", 4, 4)
         progress("eigenvectors", 0, 1)
@@ -446,7 +527,7 @@ def test_progress_is_drawn_for_a_terminal(monkeypatch):
 def test_progress_is_not_drawn_into_a_file(monkeypatch):
     stream = io.StringIO()
     monkeypatch.setattr(sys, "stderr", stream)
-    with cli._progress() as progress:
+    with common.progress_bars() as progress:
         progress("neighbors", 0, 4)
     assert stream.getvalue() == ""
 
@@ -462,7 +543,8 @@ def test_long_commands_report_their_progress(files, tmp_path, monkeypatch, comma
         def __exit__(self, *fault):
             return None
 
-    monkeypatch.setattr(cli, "_progress", Recorder)
+    for module in (indexes, searches):
+        monkeypatch.setattr(module, "progress_bars", Recorder)
     commands = {
         "build": ("build", files.descriptors, tmp_path / "new", "--neighbors", 8, "--rank", 5),
         "search": ("search", files.index, files.queries),
@@ -510,3 +592,83 @@ def test_plan_prints_a_table_and_names_the_best(files):
     assert "* the fastest that reaches 0.9" in run_well(
         "plan", files.index, "--queries", 8, "-k", 10, "--target", 0.9, "--eigenvectors", 4
     )
+
+
+@pytest.fixture
+def own_data(tmp_path):
+    """A folder of descriptors, queries and labels, as the user would have it."""
+    rng = np.random.default_rng(29)
+    labels = rng.integers(0, 3, 110)
+    vectors = (3 * np.eye(6)[labels] + rng.standard_normal((110, 6))).astype(np.float32)
+    folder = tmp_path / "own"
+    folder.mkdir()
+    np.save(folder / "descriptors.npy", vectors[:100])
+    np.save(folder / "queries.npy", vectors[100:])
+    np.save(folder / "labels.npy", labels[:100])
+    np.save(folder / "query_labels.npy", labels[100:])
+    return folder
+
+
+def paper_command(folder, output, *more):
+    settings = ("--quick", "--neighbors", 8, "--rank", 5, "--spectral-rank", 8)
+    return ("paper", folder, "-o", output, *settings, "--backend", "numpy", *more)
+
+
+def test_paper_writes_a_report_and_goes_on_where_it_was(own_data, tmp_path, monkeypatch):
+    monkeypatch.setattr(comparison, "_RUNS", 1)
+    output = tmp_path / "out"
+    told = run_well(*paper_command(own_data, output))
+    assert "own: 100 items, 10 queries." in told
+    for method in ("alpha-qe", "fsrw", "hybrid-paper", "shybrid", "hybrid", "exact"):
+        assert f"│ {method} " in told
+    assert max(len(line) for line in told.splitlines() if "│" in line) <= 80
+    names = {file.name for file in output.iterdir()}
+    pictures = {f"figure-{n}.{ending}" for n in range(1, 6) for ending in ("csv", "png", "svg")}
+    assert names == pictures | {"table-1.csv", "table-2.csv", "report.md", "report.html", "run"}
+    # A second time, nothing is left to measure, and the answer is the same.
+    monkeypatch.setattr(experiments, "measure", None)
+    again = run_json(*paper_command(own_data, output))
+    assert again["run"]["benchmark"]["items"] == 100
+    assert again["report"] == str(output / "report.html")
+
+
+def test_paper_draws_results_of_pictures(tmp_path, monkeypatch):
+    monkeypatch.setattr(comparison, "_RUNS", 1)
+    more = ("--queries", 4, "--neighbors", 5, "--rank", 4, "--spectral-rank", 5)
+    run_well("paper", "digits", "--quick", "-o", tmp_path / "out", "--backend", "numpy", *more)
+    assert (tmp_path / "out" / "results.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_paper_on_the_revisited_benchmark_tells_medium_and_hard(tmp_path, monkeypatch):
+    monkeypatch.setattr(comparison, "_RUNS", 1)
+    rng = np.random.default_rng(37)
+    np.save(tmp_path / "items.npy", rng.standard_normal((60, 7)).astype(np.float32))
+    np.save(tmp_path / "queries.npy", rng.standard_normal((3, 7)).astype(np.float32))
+    np.save(tmp_path / "far.npy", rng.standard_normal((30, 7)).astype(np.float32))
+    truth = {
+        "imlist": [f"image{n}" for n in range(60)],
+        "qimlist": ["a", "b", "c"],
+        "gnd": [{"easy": [n], "hard": [n + 9, n + 20], "junk": [n + 40]} for n in range(3)],
+    }
+    (tmp_path / "gnd_roxford5k.json").write_text(json.dumps(truth))
+    given = ("--descriptors", "items.npy", "--query-descriptors", "queries.npy")
+    more = ("--ground-truth", "gnd_roxford5k.json", "--distractors", "far.npy", "--no-plots")
+    monkeypatch.chdir(tmp_path)
+    command = [str(one) for one in paper_command("fashion-mnist", tmp_path / "out")]
+    told = run_json(*command, *given, *more)
+    known = told["run"]["benchmark"]
+    assert (known["items"], known["distractors"], known["queries"]) == (90, 30, 3)
+    assert {"mAP easy", "mAP medium", "mAP hard"} <= told["run"]["exact"]["quality"].keys()
+    assert "paper: medium" in (tmp_path / "out" / "table-2.csv").read_text()
+    assert not list((tmp_path / "out").glob("*.png"))
+
+
+def test_paper_refuses_before_any_work(own_data, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert_refused(run("paper", "nowhere"), "DATA must be one of fashion-mnist, mnist, digits")
+    assert_refused(run("paper", "mnist", "--folder", own_data), "hybrid-gpu paper digits")
+    assert_refused(run("paper", "digits", "--folder", own_data), "--folder is for")
+    assert_refused(run("paper", "--descriptors", "x.npy"), "go together")
+    monkeypatch.setattr(paper.importlib.util, "find_spec", lambda name: None)
+    assert_refused(run("paper", "digits"), "--no-plots")
+    assert [one.name for one in tmp_path.iterdir()] == ["own"]

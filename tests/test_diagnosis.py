@@ -41,7 +41,7 @@ def test_selfcheck_without_a_gpu_says_that_none_was_checked():
 
 def test_selfcheck_fails_on_a_disagreement(monkeypatch):
     wrong = selfcheck.Check("spmm", "float32", float("nan"), 1e-5, 1.0, 1.0)
-    monkeypatch.setattr(cli, "run_selfcheck", lambda *given, **options: (wrong,))
+    monkeypatch.setattr(cli.machine, "run_selfcheck", lambda *given, **options: (wrong,))
     told = CliRunner().invoke(cli.app, ["selfcheck", "--backend", "numpy"])
     assert told.exit_code == 1
     assert "WRONG" in told.stdout

@@ -1,0 +1,30 @@
+"""The command ``hybrid-gpu``: the only package that prints."""
+
+from __future__ import annotations
+
+from hybrid_gpu.cli import demo, indexes, machine, measures, paper, searches
+from hybrid_gpu.cli.common import app
+
+__all__ = ["app", "main"]
+
+# In the order of --help; a new command is one more line.
+_COMMANDS = (
+    demo.demo,
+    indexes.build,
+    searches.search,
+    searches.rerank,
+    measures.evaluate,
+    indexes.precompute,
+    indexes.plan,
+    indexes.info,
+    paper.paper,
+    machine.doctor,
+    machine.selfcheck,
+)
+for _command in _COMMANDS:
+    app.command()(_command)
+
+
+def main() -> None:
+    """Run the command."""
+    app(prog_name="hybrid-gpu")

@@ -1,0 +1,5 @@
+"""``python -m hybrid_gpu.cli``."""
+
+from hybrid_gpu.cli import main
+
+main()

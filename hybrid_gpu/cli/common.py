@@ -1,0 +1,143 @@
+"""What the commands share: faults, options, tables, progress, and files replaced as a whole."""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Any, NoReturn
+
+import rich.progress
+import typer
+from rich.console import Console
+from rich.table import Table
+from typer.core import TyperGroup
+
+import hybrid_gpu
+from hybrid_gpu.errors import HybridGpuError
+from hybrid_gpu.index import DiffusionIndex
+from hybrid_gpu.progress import Progress
+from hybrid_gpu.storage import load_index
+
+_USER_FAULTS = (ValueError, TypeError, HybridGpuError, OSError, ImportError, MemoryError)
+# The parent of BadParameter is every kind of wrong usage; typer gives it no public name.
+_USAGE_FAULT: Any = typer.BadParameter.__base__
+
+IndexFolder = Annotated[Path, typer.Argument(metavar="INDEX", help="Folder of the index.")]
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")]
+Device = Annotated[str, typer.Option("--backend", help="auto, numpy or cupy.")]
+Width = Annotated[int | None, typer.Option("--batch", help="Queries solved side by side.")]
+
+
+class _Commands(TyperGroup):
+    """The one place where faults become a line on stderr and an exit code."""
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except BrokenPipeError:
+            raise  # The reader of our output went away: typer ends quietly.
+        except _USAGE_FAULT as fault:
+            message = fault.format_message().rstrip(".")
+            self._refuse(f"{message}. See hybrid-gpu {ctx.invoked_subcommand} --help.", fault)
+        except _USER_FAULTS as fault:
+            self._refuse(" ".join(str(fault).split()) or type(fault).__name__, fault)
+        except KeyboardInterrupt as stop:
+            raise typer.Exit(130) from stop
+
+    def _refuse(self, message: str, fault: Exception) -> NoReturn:
+        typer.echo(f"error: {message}", err=True)
+        raise typer.Exit(2) from fault
+
+
+app = typer.Typer(
+    cls=_Commands, no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False
+)
+
+
+def _show_version(asked: bool) -> None:
+    if asked:
+        typer.echo(f"hybrid-gpu {hybrid_gpu.__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Version.")
+    ] = False,
+) -> None:
+    """Re-rank vector search by diffusion on a k-NN graph."""
+
+
+def check_writable(path: Path | None) -> Path | None:
+    """Refuse a file that cannot be written before the work that would fill it."""
+    if path is not None and path.is_dir():
+        raise ValueError(f"{path}: a folder; name a file.")
+    if path is not None and not path.parent.is_dir():
+        raise ValueError(f"{path}: there is no folder {path.parent}.")
+    return path
+
+
+def open_index(path: Path, backend: str, progress: Progress) -> DiffusionIndex:
+    """The index of a folder, with its own stage of progress."""
+    progress("opening", 0, 1)
+    opened = load_index(path, backend=backend)
+    progress("opening", 1, 1)
+    return opened
+
+
+def make_table(*headings: str) -> Table:
+    """An empty table: names on the left, values flush right."""
+    table = Table()
+    for place, heading in enumerate(headings):
+        table.add_column(heading, justify="right" if place else "left", no_wrap=True)
+    return table
+
+
+def print_pairs(pairs: Mapping[str, str]) -> None:
+    """Print names and their values, a line each."""
+    table = make_table("", "")
+    table.show_header = False
+    for name, value in pairs.items():
+        table.add_row(name.replace("_", " "), value)
+    Console().print(table)
+
+
+def print_json(**values: Any) -> None:
+    """Print one JSON object."""
+    typer.echo(json.dumps(values))
+
+
+@contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """A temporary name to write to, that takes the place of ``path`` when all went well."""
+    temporary = path.with_name(f".{path.stem}.{secrets.token_hex(4)}{path.suffix}")
+    try:
+        yield temporary
+        os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+@contextmanager
+def progress_bars() -> Iterator[Progress]:
+    """A callback that draws bars on stderr, or one that does nothing if nobody looks at it."""
+    if not sys.stderr.isatty():
+        yield lambda stage, done, total: None
+        return
+    tasks: dict[str, rich.progress.TaskID] = {}
+    with rich.progress.Progress(console=Console(stderr=True), transient=True) as bars:
+
+        def show(stage: str, done: int, total: int) -> None:
+            if stage not in tasks:
+                tasks[stage] = bars.add_task(stage, total=None)
+            # A stage of one step says nothing until it ends: without a total, its bar pulses.
+            known = total if total > 1 or done == total else None
+            bars.update(tasks[stage], completed=done, total=known)
+
+        yield show

@@ -1,0 +1,98 @@
+"""``demo``: every method on handwritten digits."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import rich.filesize
+import typer
+from rich.console import Console
+
+from hybrid_gpu import plots
+from hybrid_gpu.cli.common import Json, check_writable, make_table, print_json, progress_bars
+from hybrid_gpu.cli.pictures import draw_results
+from hybrid_gpu.comparison import Comparison, Measurement, compare_methods
+from hybrid_gpu.datasets import Benchmark, benchmark_of, digits, split_queries
+from hybrid_gpu.index import DiffusionIndex
+from hybrid_gpu.validation import check_count
+
+_DEMO_SEED = 7
+_DEMO_PICTURE = Path("hybrid-gpu-demo.png")
+
+
+def demo(
+    queries: Annotated[int, typer.Option(help="Digits held out as queries.")] = 200,
+    neighbors: Annotated[int, typer.Option(help="Nearest neighbors of each item.")] = 10,
+    rank: Annotated[int, typer.Option(help="Eigenvectors to keep.")] = 100,
+    plot: Annotated[
+        Path | None,
+        typer.Option(callback=check_writable, help=f"Picture to draw; {_DEMO_PICTURE}."),
+    ] = None,
+    no_plot: Annotated[bool, typer.Option("--no-plot", help="Draw no picture.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Compare every method on handwritten digits; takes seconds."""
+    if plot is not None and no_plot:
+        raise ValueError("give --plot or --no-plot, not both.")
+    data = digits()
+    split = split_queries(data, check_count(queries, "queries", high=data.n - 1), _DEMO_SEED)
+    benchmark = benchmark_of(split, queries=queries, seed=_DEMO_SEED)
+    with progress_bars() as progress:
+        compared = compare_methods(benchmark, neighbors=neighbors, rank=rank, progress=progress)
+    if not as_json:
+        _print_comparison(compared, benchmark)
+    # Without a wish of the user's, a missing matplotlib is no fault.
+    picture = None
+    if not no_plot:
+        picture = _draw(compared.index, benchmark, plot or _DEMO_PICTURE, insist=bool(plot))
+    if as_json:
+        print_json(
+            items=benchmark.n,
+            queries=benchmark.m,
+            methods=[_plain(name, one) for name, one in compared.measurements.items()],
+            picture=None if picture is None else str(picture),
+        )
+    elif picture is not None:
+        typer.echo(f"Picture: {picture}")
+
+
+def _plain(name: str, measured: Measurement) -> dict[str, Any]:
+    return {
+        "method": name,
+        "mean_average_precision": measured.quality["mAP"] / 100,
+        "milliseconds_per_query": measured.milliseconds,
+        "memory_bytes": measured.bytes,
+        "agreement_at_100": measured.agreement,
+    }
+
+
+def _print_comparison(compared: Comparison, benchmark: Benchmark) -> None:
+    typer.echo(
+        f"Handwritten digits: {benchmark.n} images, {benchmark.m} held-out queries, "
+        f"{compared.index.backend.name}."
+    )
+    table = make_table("method", "mAP %", "ms/query", "memory", "agreement@100")
+    for name, measured in compared.measurements.items():
+        if name == "exact":
+            table.add_section()
+        table.add_row(
+            name,
+            f"{measured.quality['mAP']:.1f}",
+            f"{measured.milliseconds:.2f}",
+            rich.filesize.decimal(measured.bytes),
+            f"{measured.agreement:.3f}",
+        )
+    Console().print(table)
+    typer.echo("Next, your own data: hybrid-gpu build descriptors.npy my-index")
+
+
+def _draw(index: DiffusionIndex, benchmark: Benchmark, path: Path, *, insist: bool) -> Path | None:
+    try:
+        draw_results(index, benchmark, path)
+    except ImportError:
+        if insist:
+            raise
+        typer.echo(f"For a picture of it: {plots.INSTALL}", err=True)
+        return None
+    return path

@@ -1,0 +1,223 @@
+"""Commands that make an index or tell about one: ``build``, ``precompute``, ``plan``, ``info``."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import platform
+import shutil
+import time
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+import rich.filesize
+import typer
+
+import hybrid_gpu
+from hybrid_gpu.backends import select_backend
+from hybrid_gpu.basis import EigenBasis
+from hybrid_gpu.building import BASES, build_index
+from hybrid_gpu.cli.common import (
+    Device,
+    IndexFolder,
+    Json,
+    Width,
+    open_index,
+    print_json,
+    print_pairs,
+    progress_bars,
+)
+from hybrid_gpu.datasets import load_array
+from hybrid_gpu.index import DiffusionIndex
+from hybrid_gpu.plan import plan as make_plan
+from hybrid_gpu.precompute import estimate_precompute
+from hybrid_gpu.storage import check_target, load_index
+
+_OPTIONAL_PACKAGES = ("faiss-cpu", "faiss-gpu", "cupy-cuda12x", "matplotlib")
+
+
+def build(
+    descriptors: Annotated[
+        Path, typer.Argument(metavar="DESCRIPTORS", help="Array of shape (n, d), .npy or .npz.")
+    ],
+    index: IndexFolder,
+    neighbors: Annotated[int, typer.Option(help="Nearest neighbors of each item.")] = 50,
+    gamma: Annotated[float, typer.Option(help="Exponent of the similarities.")] = 3.0,
+    alpha: Annotated[float, typer.Option(help="Restart parameter, in [0, 1).")] = 0.99,
+    basis: Annotated[str, typer.Option(help=f"{', '.join(BASES)}.")] = "auto",
+    rank: Annotated[int | None, typer.Option(help="Groups or eigenvectors to keep.")] = None,
+    precision: Annotated[
+        str, typer.Option(help="Of eigenvectors: float32, float16 or int8.")
+    ] = "float32",
+    knn: Annotated[str, typer.Option(help="auto, exact, faiss or a FAISS factory.")] = "auto",
+    dtype: Annotated[str, typer.Option(help="float32 or float64.")] = "float32",
+    backend: Device = "auto",
+    seed: Annotated[int, typer.Option(help="Of everything random.")] = 0,
+    as_json: Json = False,
+) -> None:
+    """Index a database of descriptors."""
+    check_target(index)
+    start = time.perf_counter()
+    with progress_bars() as progress:
+        built = build_index(
+            load_array(descriptors),
+            neighbors=neighbors,
+            gamma=gamma,
+            alpha=alpha,
+            basis=basis,
+            rank=rank,
+            precision=precision,
+            knn=knn,
+            dtype=dtype,
+            seed=seed,
+            progress=progress,
+            backend=backend,
+        )
+        progress("saving", 0, 1)
+        built.save(index)
+    seconds = time.perf_counter() - start
+    if as_json:
+        print_json(index=str(index), seconds=seconds, **_describe(built))
+        return
+    typer.echo(f"{built}\nSaved to {index} after {seconds:.1f} s.")
+
+
+def precompute(
+    index: IndexFolder,
+    keep: Annotated[int, typer.Option(help="Entries to store for each item.")] = 1000,
+    rtol: Annotated[float, typer.Option(help="Relative residual of each column.")] = 1e-3,
+    batch: Width = None,
+    backend: Device = "auto",
+    as_json: Json = False,
+) -> None:
+    """Diffuse every item once, for search --method precomputed.
+
+    An interrupted run goes on where it was when it is called again.
+    """
+    work = index.with_name(index.name + ".columns")
+    with progress_bars() as progress:
+        opened = open_index(index, backend, progress)
+        expected = estimate_precompute(opened, keep=keep, rtol=rtol, batch=batch)
+        if not as_json:
+            typer.echo(
+                f"About {expected.seconds / 60:.1f} minutes and "
+                f"{rich.filesize.decimal(expected.bytes)}."
+            )
+        start = time.perf_counter()
+        stored = opened.precompute(
+            keep=keep, rtol=rtol, folder=work, batch=batch, progress=progress
+        )
+        progress("saving", 0, 1)
+        stored.save(index)
+    shutil.rmtree(work)
+    seconds = time.perf_counter() - start
+    if as_json:
+        print_json(index=str(index), seconds=seconds, **_describe(stored))
+        return
+    typer.echo(f"{stored}\nSaved to {index} after {seconds:.1f} s.")
+
+
+def plan(
+    index: IndexFolder,
+    target: Annotated[float, typer.Option(help="Agreement with the exact ranking.")] = 0.99,
+    k: Annotated[int, typer.Option("--k", "-k", help="Results that are compared.")] = 100,
+    queries: Annotated[int, typer.Option(help="Items that serve as queries.")] = 64,
+    eigenvectors: Annotated[
+        list[int] | None, typer.Option(help="Rank of an eigenvector basis to try; repeatable.")
+    ] = None,
+    backend: Device = "auto",
+    as_json: Json = False,
+) -> None:
+    """Measure which basis, rank and number of steps reach a target at the least cost."""
+    with progress_bars() as progress:
+        opened = open_index(index, backend, progress)
+        made = make_plan(
+            opened,
+            target=target,
+            k=min(k, opened.n),
+            queries=queries,
+            eigenvectors=eigenvectors or (),
+            progress=progress,
+        )
+    if as_json:
+        best = None if made.best is None else asdict(made.best)
+        print_json(target=target, best=best, candidates=[asdict(one) for one in made.candidates])
+        return
+    typer.echo(repr(made))
+
+
+def info(
+    index: Annotated[
+        Path | None, typer.Argument(metavar="INDEX", help="Folder of an index.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Tell about an index; without one, about this installation."""
+    if index is None:
+        facts = _installation()
+        if as_json:
+            print_json(**facts)
+        else:
+            print_pairs({name: value or "not installed" for name, value in facts.items()})
+        return
+    # Told without a GPU, and without reading all of a large index.
+    opened = load_index(index, verify=False, backend="numpy")
+    if as_json:
+        print_json(**_describe(opened))
+        return
+    typer.echo(repr(opened))
+    print_pairs({name: _readable(name, value) for name, value in _describe(opened).items()})
+
+
+def _describe(index: DiffusionIndex) -> dict[str, Any]:
+    graph, basis = index.layout.graph, index.basis
+    sizes = np.bincount(graph.components)
+    facts: dict[str, Any] = {
+        "items": index.n,
+        "dimensions": None if index.descriptors is None else int(index.descriptors.shape[1]),
+        "edges": graph.edges,
+        "components": sizes.size,
+        "largest component": int(sizes.max()),
+        "isolated items": graph.isolated,
+        "alpha": index.alpha,
+        "gamma": index.gamma,
+        "dtype": index.dtype,
+        "basis": None if basis is None else basis.kind,
+        "rank": 0 if basis is None else basis.rank,
+        "stored columns": 0 if index.columns is None else index.columns.keep,
+    }
+    if isinstance(basis, EigenBasis) and basis.rank:
+        facts |= {
+            "largest eigenvalue": float(basis.eigenvalues[0]),
+            "smallest eigenvalue": float(basis.eigenvalues[-1]),
+            "worst residual": float(np.max(basis.residuals)),
+            "orthogonality": basis.orthogonality,
+        }
+    facts |= {f"{part} bytes": size for part, size in index.memory.items()}
+    return {name.replace(" ", "_"): value for name, value in facts.items()}
+
+
+def _readable(name: str, value: Any) -> str:
+    if name.endswith("_bytes"):
+        return rich.filesize.decimal(value)
+    if value is None:
+        return "none"
+    return f"{value:.6g}" if isinstance(value, float) else str(value)
+
+
+def _installation() -> dict[str, str | None]:
+    facts: dict[str, str | None] = {
+        "hybrid-gpu": hybrid_gpu.__version__,
+        "python": platform.python_version(),
+    }
+    packages = ("numpy", "scipy", "array-api-compat", *_OPTIONAL_PACKAGES)
+    facts |= {package: _version_of(package) for package in packages}
+    return facts | {"auto_backend": select_backend().name}
+
+
+def _version_of(package: str) -> str | None:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None

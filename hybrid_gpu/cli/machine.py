@@ -1,0 +1,69 @@
+"""Commands about this machine: ``doctor`` and ``selfcheck``."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from hybrid_gpu.backends import select_backend
+from hybrid_gpu.cli.common import Device, Json, make_table, print_json, progress_bars
+from hybrid_gpu.diagnosis import diagnose
+from hybrid_gpu.selfcheck import Check
+from hybrid_gpu.selfcheck import selfcheck as run_selfcheck
+from hybrid_gpu.validation import check_count
+
+
+def doctor(as_json: Json = False) -> None:
+    """Tell what this machine has, what is missing, and which backend auto will choose."""
+    findings = diagnose()
+    if as_json:
+        print_json(findings=[asdict(one) for one in findings])
+        return
+    for one in findings:
+        typer.echo(f"{one.name:<12}{one.value}")
+        if one.advice:
+            typer.echo(f"{'':<12}-> {one.advice}")
+
+
+def selfcheck(
+    backend: Device = "auto",
+    size: Annotated[int, typer.Option(help="Items of the test graph.")] = 20_000,
+    as_json: Json = False,
+) -> None:
+    """Compare every operation between CPU and GPU; exit code 1 if they disagree."""
+    device = select_backend(backend)
+    with progress_bars() as progress:
+        checks = run_selfcheck(device, size=check_count(size, "size", low=100), progress=progress)
+    failed = [one for one in checks if not one.agrees]
+    gpu = device.name != "numpy"
+    if as_json:
+        lines = [{**asdict(one), "agrees": one.agrees} for one in checks]
+        print_json(backend=device.name, gpu_checked=gpu, checks=lines)
+    else:
+        _print_checks(checks, device.name)
+        if not gpu:
+            typer.echo(
+                "No GPU was checked: none answers here, and NumPy agreed with itself. On a "
+                "GPU server, the same lines compare the GPU with NumPy."
+            )
+        typer.echo(f"{len(checks) - len(failed)} of {len(checks)} agree.")
+    if failed:
+        raise typer.Exit(1)
+
+
+def _print_checks(checks: Sequence[Check], name: str) -> None:
+    table = make_table("operation", "dtype", "difference", "", "numpy ms", f"{name} ms")
+    for one in checks:
+        table.add_row(
+            one.operation,
+            one.dtype,
+            f"{one.difference:.1e}",
+            "ok" if one.agrees else "WRONG",
+            f"{one.host_ms:.2f}",
+            f"{one.device_ms:.2f}",
+        )
+    Console().print(table)

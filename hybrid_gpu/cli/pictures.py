@@ -1,0 +1,41 @@
+"""Pictures of a ranking: what diffusion did to the first results of some queries."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+from hybrid_gpu import plots
+from hybrid_gpu.cli.common import replacing
+from hybrid_gpu.datasets import Benchmark
+from hybrid_gpu.index import DiffusionIndex
+
+_QUERIES, _RESULTS = 4, 12
+
+
+def draw_results(index: DiffusionIndex, benchmark: Benchmark, path: Path) -> None:
+    """Draw the first results by similarity and after diffusion, of pictures with classes."""
+    labels, wanted = benchmark.labels, benchmark.query_labels
+    assert labels is not None
+    assert wanted is not None
+    depth = min(_RESULTS, index.n)
+    before = index.search(benchmark.queries, k=depth, method="nn").ids
+    after = index.search(benchmark.queries, k=depth).ids
+    right = [(labels[ids] == wanted[:, None]).sum(axis=1) for ids in (before, after)]
+    # Changed for better or for worse: the picture shall not choose what flatters.
+    change = np.abs(right[1] - right[0])
+    chosen = np.argsort(-change, kind="stable")[:_QUERIES]
+    name = benchmark.name[:1].upper() + benchmark.name[1:]
+    with replacing(path) as temporary:
+        plots.ranking_grid(
+            benchmark.images,
+            benchmark.query_images[chosen],
+            before_ids=before[chosen],
+            after_ids=after[chosen],
+            labels=labels,
+            query_labels=wanted[chosen],
+            path=temporary,
+            results=depth,
+            title=f"{name}: the first results of the queries that diffusion changed most",
+        )

@@ -1,0 +1,160 @@
+"""Commands that rank: ``search`` and ``rerank``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+import typer
+from rich.console import Console
+
+from hybrid_gpu.cli.common import (
+    Device,
+    IndexFolder,
+    Json,
+    Width,
+    check_writable,
+    make_table,
+    open_index,
+    print_json,
+    progress_bars,
+    replacing,
+)
+from hybrid_gpu.datasets import load_array
+from hybrid_gpu.index import DiffusionIndex
+from hybrid_gpu.methods import METHODS
+from hybrid_gpu.ranking import Ranking
+
+_DEFAULT_K = 100
+
+Output = Annotated[
+    Path | None,
+    typer.Option("--output", "-o", callback=check_writable, help="Write ids and scores, .npz."),
+]
+Results = Annotated[
+    int | None, typer.Option("--k", "-k", help="Results per query; 100, or all if fewer.")
+]
+MethodName = Annotated[str, typer.Option("--method", help=f"auto, {', '.join(METHODS)}.")]
+Steps = Annotated[int | None, typer.Option(help="Solver steps; with --rtol, the most.")]
+Tolerance = Annotated[float | None, typer.Option("--rtol", help="Solve to this residual.")]
+Observed = Annotated[
+    int, typer.Option("--query-neighbors", help="Items that diffusion starts from; 0: all.")
+]
+
+
+def search(
+    index: IndexFolder,
+    queries: Annotated[
+        Path, typer.Argument(metavar="QUERIES", help="Array of shape (m, d), .npy or .npz.")
+    ],
+    output: Output = None,
+    k: Results = None,
+    method: MethodName = "auto",
+    steps: Steps = None,
+    rtol: Tolerance = None,
+    query_neighbors: Observed = 5,
+    batch: Width = None,
+    backend: Device = "auto",
+    as_json: Json = False,
+) -> None:
+    """Rank the database for query descriptors."""
+    vectors = load_array(queries)
+    with progress_bars() as progress:
+        opened = open_index(index, backend, progress)
+        settings = _settings(opened, k, method, steps, rtol, query_neighbors, batch)
+        ranking = opened.search(vectors, **settings, progress=progress)
+    _deliver(ranking, output, as_json)
+
+
+def rerank(
+    index: IndexFolder,
+    ids: Annotated[
+        Path, typer.Argument(metavar="IDS", help="Found items of each query, shape (m, q).")
+    ],
+    similarities: Annotated[
+        Path, typer.Argument(metavar="SIMILARITIES", help="Their cosines, shape (m, q).")
+    ],
+    output: Output = None,
+    k: Results = None,
+    method: MethodName = "auto",
+    steps: Steps = None,
+    rtol: Tolerance = None,
+    query_neighbors: Observed = 5,
+    batch: Width = None,
+    backend: Device = "auto",
+    as_json: Json = False,
+) -> None:
+    """Rank the database for the results of another search engine.
+
+    The output of search --method nn serves as both arguments too.
+    """
+    lists, values = load_array(ids, name="ids"), load_array(similarities, name="scores")
+    with progress_bars() as progress:
+        opened = open_index(index, backend, progress)
+        settings = _settings(opened, k, method, steps, rtol, query_neighbors, batch)
+        ranking = opened.rerank(lists, values, **settings, progress=progress)
+    _deliver(ranking, output, as_json)
+
+
+def _settings(
+    index: DiffusionIndex,
+    k: int | None,
+    method: str,
+    steps: int | None,
+    rtol: float | None,
+    query_neighbors: int,
+    batch: int | None,
+) -> dict[str, Any]:
+    return {
+        "k": min(_DEFAULT_K, index.n) if k is None else k,
+        "method": method,
+        "steps": steps,
+        "rtol": rtol,
+        "query_neighbors": None if query_neighbors == 0 else query_neighbors,
+        "batch": batch,
+    }
+
+
+def _deliver(ranking: Ranking, output: Path | None, as_json: bool) -> None:
+    """Write a ranking to its file, or show it."""
+    if output is not None:
+        with replacing(output) as temporary, open(temporary, "wb") as file:
+            np.savez(file, ids=ranking.ids, scores=ranking.scores)
+    m, k = ranking.ids.shape
+    if as_json:
+        where: dict[str, Any] = {"output": str(output)}
+        if output is None:
+            where = {"ids": ranking.ids.tolist(), "scores": ranking.scores.tolist()}
+        print_json(queries=m, k=k, report=_report(ranking), **where)
+        return
+    if output is None:
+        _print_first_results(ranking)
+    report = ranking.report
+    typer.echo(
+        f"{m} queries, top {k} by {report.method}: {report.steps} steps, "
+        f"{ranking.report.total_seconds:.3f} s on {report.backend}."
+    )
+    typer.echo("Keep all of it with --output FILE.npz." if output is None else f"Wrote {output}.")
+
+
+def _report(ranking: Ranking) -> dict[str, Any]:
+    report = ranking.report
+    return {
+        "method": report.method,
+        "steps": report.steps,
+        "worst_residual": None if report.residuals is None else float(np.max(report.residuals)),
+        "seconds": dict(report.seconds),
+        "backend": report.backend,
+        "batch": report.batch,
+    }
+
+
+def _print_first_results(ranking: Ranking, *, queries: int = 5, results: int = 5) -> None:
+    ids, scores = ranking.ids[:queries, :results], ranking.scores[:queries, :results]
+    table = make_table("query", *(f"{place + 1}." for place in range(ids.shape[1])))
+    for query, (items, values) in enumerate(zip(ids, scores, strict=True)):
+        cells = [f"{item}\n{value:.4g}" for item, value in zip(items, values, strict=True)]
+        table.add_row(str(query), *cells)
+    table.caption = "id, and its score below"
+    Console().print(table)

@@ -8,7 +8,7 @@ import os
 import platform
 import subprocess
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -19,15 +19,18 @@ from rich.table import Table
 RESULTS = Path(__file__).parent / "results"
 
 
-def record(question: str, settings: dict[str, Any], rows: Sequence[dict[str, Any]]) -> Path:
+def record(
+    question: str, settings: Mapping[str, Any], rows: Sequence[Mapping[str, Any]], **more: Any
+) -> Path:
     """Append one run to ``results/<question>.jsonl``."""
     line = {
         "question": question,
         "date": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
         "commit": commit(),
         "machine": machine(),
-        "settings": settings,
-        "rows": list(rows),
+        "settings": dict(settings),
+        "rows": [dict(row) for row in rows],
+        **more,
     }
     RESULTS.mkdir(exist_ok=True)
     path = RESULTS / f"{question}.jsonl"
@@ -42,7 +45,7 @@ def newest(question: str) -> dict[str, Any]:
     return dict(json.loads(lines[-1]))
 
 
-def show(title: str, rows: Sequence[dict[str, Any]]) -> None:
+def show(title: str, rows: Sequence[Mapping[str, Any]]) -> None:
     """Print rows as a table."""
     table = Table(title=title)
     for name in rows[0]:

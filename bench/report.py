@@ -1,9 +1,11 @@
-"""Write the tables of the README from the recorded runs: nobody types a number.
+"""Fill tables and draw figures from the recorded runs: nobody types a number.
 
     python bench/report.py
 
 A table stands between ``<!-- table: QUESTION -->`` and ``<!-- end -->``; the newest run of that
-question fills it. ``<!-- table: QUESTION steps=5 -->`` takes only the rows in which steps is 5.
+question fills it. ``<!-- table: QUESTION steps=5 -->`` takes only the rows in which steps is 5, and
+``<!-- table: paper_experiments.table-1 -->`` a table of the paper. The paper's figures go to
+``docs/figures``.
 """
 
 from __future__ import annotations
@@ -14,8 +16,16 @@ from typing import Any
 
 from common import cell, newest
 
+from hybrid_gpu.experiments import Run
+from hybrid_gpu.figures import sections_of
+from hybrid_gpu.plots import drawn
+from hybrid_gpu.report import Section
+
 ROOT = Path(__file__).parent.parent
-BLOCK = re.compile(r"(<!-- table: (\w+)((?: \w+=\w+)*) -->\n).*?(<!-- end -->)", re.DOTALL)
+FIGURES = ROOT / "docs" / "figures"
+BLOCK = re.compile(
+    r"(<!-- table: (\w+)(?:\.([\w-]+))?((?: \w+=\w+)*) -->\n).*?(<!-- end -->)", re.DOTALL
+)
 
 
 def render(run: dict[str, Any], wanted: dict[str, str]) -> str:
@@ -40,13 +50,37 @@ def filled(text: str) -> str:
     """A Markdown text with all of its tables made anew."""
 
     def table(part: re.Match[str]) -> str:
-        wanted = dict(one.split("=") for one in part[3].split())
-        return part[1] + render(newest(part[2]), wanted) + part[4]
+        run = newest(part[2])
+        if part[3]:
+            run = {**run, "rows": sections(run)[part[3]].rows}
+        wanted = dict(one.split("=") for one in part[4].split())
+        return part[1] + render(run, wanted) + part[5]
 
     return BLOCK.sub(table, text)
 
 
+def sections(run: dict[str, Any]) -> dict[str, Section]:
+    """The figures and tables of the paper, from a recorded run of its experiments."""
+    return {part.name: part for part in sections_of(Run.from_json(run["run"]))}
+
+
+def figures(run: dict[str, Any]) -> dict[Path, bytes]:
+    """The paper's figures as files."""
+    note = f"{run['machine']['cpu']}, {run['machine']['cores']} cores; {run['commit']}"
+    return {
+        FIGURES / f"{name}.svg": drawn(
+            part.panels, formats=("svg",), columns=part.columns, note=note
+        )["svg"]
+        for name, part in sections(run).items()
+        if part.panels
+    }
+
+
 if __name__ == "__main__":
+    FIGURES.mkdir(exist_ok=True)
+    for path, content in figures(newest("paper_experiments")).items():
+        path.write_bytes(content)
+        print(path.name)
     for path in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))):
         path.write_text(filled(path.read_text(encoding="utf-8")), encoding="utf-8")
         print(path.name)

@@ -254,6 +254,26 @@ def test_evaluate_by_ground_truth_tells_the_three_setups(revisited):
     )
 
 
+def test_query_expansion_takes_its_options(files, tmp_path):
+    options = ("--method", "alpha-qe", "--expansion-neighbors", 3, "--expansion-alpha", 0.5)
+    run_well("search", files.index, files.queries, "-o", tmp_path / "x.npz", "-k", 9, *options)
+    index = hg.load_index(files.index, backend="numpy")
+    expected = index.search(
+        np.load(files.queries), k=9, method="alpha-qe", expansion=hg.Expansion(3, 0.5)
+    )
+    with np.load(tmp_path / "x.npz") as ranking:
+        np.testing.assert_allclose(ranking["scores"], expected.scores, atol=1e-6)
+
+
+def test_build_augments_the_database_if_asked(files, tmp_path):
+    run_well("build", files.descriptors, tmp_path / "x", "--neighbors", 8, "--augment", 4)
+    stored = hg.load_index(tmp_path / "x", backend="numpy").descriptors
+    expected = hg.augment_database(
+        np.load(files.descriptors), expansion=hg.Expansion(neighbors=4), backend="numpy"
+    )
+    np.testing.assert_allclose(stored, expected, atol=1e-6)
+
+
 def test_evaluate_by_ground_truth_prints_a_table(revisited, tmp_path):
     told = run_well(*revisited, "--at", 2, "--at", 3, "--exact", tmp_path / "ids.npy")
     rows = [[cell.strip() for cell in line.split("│")] for line in told.splitlines()]

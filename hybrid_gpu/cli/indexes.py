@@ -29,6 +29,7 @@ from hybrid_gpu.cli.common import (
     progress_bars,
 )
 from hybrid_gpu.datasets import load_array
+from hybrid_gpu.expansion import Expansion, augment_database
 from hybrid_gpu.index import DiffusionIndex
 from hybrid_gpu.plan import plan as make_plan
 from hybrid_gpu.precompute import estimate_precompute
@@ -51,6 +52,9 @@ def build(
         str, typer.Option(help="Of eigenvectors: float32, float16 or int8.")
     ] = "float32",
     knn: Annotated[str, typer.Option(help="auto, exact, faiss or a FAISS factory.")] = "auto",
+    augment: Annotated[
+        int, typer.Option(help="Neighbors to add to each descriptor beforehand.")
+    ] = 0,
     dtype: Annotated[str, typer.Option(help="float32 or float64.")] = "float32",
     backend: Device = "auto",
     seed: Annotated[int, typer.Option(help="Of everything random.")] = 0,
@@ -59,9 +63,19 @@ def build(
     """Index a database of descriptors."""
     check_target(index)
     start = time.perf_counter()
+    vectors = load_array(descriptors)
     with progress_bars() as progress:
+        if augment:
+            vectors = augment_database(
+                vectors,
+                expansion=Expansion(neighbors=augment),
+                knn=knn,
+                dtype=dtype,
+                progress=progress,
+                backend=backend,
+            )
         built = build_index(
-            load_array(descriptors),
+            vectors,
             neighbors=neighbors,
             gamma=gamma,
             alpha=alpha,

@@ -22,6 +22,7 @@ from hybrid_gpu.cli.common import (
     replacing,
 )
 from hybrid_gpu.datasets import load_array
+from hybrid_gpu.expansion import Expansion
 from hybrid_gpu.index import DiffusionIndex
 from hybrid_gpu.methods import METHODS
 from hybrid_gpu.ranking import Ranking
@@ -41,6 +42,9 @@ Tolerance = Annotated[float | None, typer.Option("--rtol", help="Solve to this r
 Observed = Annotated[
     int, typer.Option("--query-neighbors", help="Items that diffusion starts from; 0: all.")
 ]
+ExpansionNeighbors = Annotated[int, typer.Option(help="Neighbors that alpha-qe adds to a query.")]
+ExpansionAlpha = Annotated[float, typer.Option(help="Exponent of their similarities.")]
+_EXPANSION = Expansion()
 
 
 def search(
@@ -54,6 +58,8 @@ def search(
     steps: Steps = None,
     rtol: Tolerance = None,
     query_neighbors: Observed = 5,
+    expansion_neighbors: ExpansionNeighbors = _EXPANSION.neighbors,
+    expansion_alpha: ExpansionAlpha = _EXPANSION.alpha,
     batch: Width = None,
     backend: Device = "auto",
     as_json: Json = False,
@@ -63,6 +69,7 @@ def search(
     with progress_bars() as progress:
         opened = open_index(index, backend, progress)
         settings = _settings(opened, k, method, steps, rtol, query_neighbors, batch)
+        settings["expansion"] = Expansion(expansion_neighbors, expansion_alpha)
         ranking = opened.search(vectors, **settings, progress=progress)
     _deliver(ranking, output, as_json)
 
@@ -81,6 +88,8 @@ def rerank(
     steps: Steps = None,
     rtol: Tolerance = None,
     query_neighbors: Observed = 5,
+    expansion_neighbors: ExpansionNeighbors = _EXPANSION.neighbors,
+    expansion_alpha: ExpansionAlpha = _EXPANSION.alpha,
     batch: Width = None,
     backend: Device = "auto",
     as_json: Json = False,
@@ -93,6 +102,7 @@ def rerank(
     with progress_bars() as progress:
         opened = open_index(index, backend, progress)
         settings = _settings(opened, k, method, steps, rtol, query_neighbors, batch)
+        settings["expansion"] = Expansion(expansion_neighbors, expansion_alpha)
         ranking = opened.rerank(lists, values, **settings, progress=progress)
     _deliver(ranking, output, as_json)
 

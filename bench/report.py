@@ -16,9 +16,9 @@ from typing import Any
 
 from common import cell, newest
 
+from hybrid_gpu.charts import drawn
 from hybrid_gpu.experiments import Run
 from hybrid_gpu.figures import sections_of
-from hybrid_gpu.plots import drawn
 from hybrid_gpu.report import Section
 
 ROOT = Path(__file__).parent.parent

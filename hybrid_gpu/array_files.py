@@ -1,18 +1,14 @@
 """Files that users bring: arrays, IDX files, and the right answers of a retrieval benchmark.
 
-Nothing here runs code from a file. Pickles are read by an unpickler of our own that knows plain
-values and numeric arrays, and refuses everything else.
+Nothing here runs code from a file; pickles are read by ``plain_pickle``.
 """
 
 from __future__ import annotations
 
 import gzip
-import io
 import json
 import math
 import os
-import pickle
-import pickletools
 import warnings
 import zipfile
 import zlib
@@ -23,6 +19,8 @@ from typing import Any, BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
+
+from hybrid_gpu.plain_pickle import PlainArray, read_plain_pickle
 
 _NPY_MAGIC = b"\x93NUMPY"
 _ZIP_MAGIC = b"PK"
@@ -386,6 +384,15 @@ def _from_json(file: Path) -> Any:
         raise ValueError(f"{file}: damaged JSON ({fault}).") from fault
 
 
+def _from_pickle(file: Path) -> Any:
+    try:
+        return read_plain_pickle(file.read_bytes())
+    except ValueError as fault:
+        raise ValueError(
+            f"{file}: {fault} Expected a ground truth as a pickle, JSON or .mat."
+        ) from fault
+
+
 def _ground_truth(file: Path, content: Any, *, first: int) -> GroundTruth:
     """Check what a file holds; ``first`` is the lowest id in it."""
     if not isinstance(content, dict):
@@ -435,7 +442,7 @@ def _names(file: Path, content: dict[Any, Any], name: str) -> tuple[str, ...]:
 
 
 def _ids(what: str, values: Any, first: int, n: int) -> NDArray[np.int64]:
-    values = values.values if isinstance(values, _PickledArray) else values
+    values = values.values if isinstance(values, PlainArray) else values
     if isinstance(values, np.ndarray):
         values = values.ravel().tolist()
     # Flat lists of numbers only: NumPy would try to unfold whatever is nested in them.
@@ -455,165 +462,3 @@ def _is_whole(value: Any) -> bool:
     # MATLAB stores ids as floating point. Numbers beyond 64 bits may be too long to print.
     whole = type(value) is int or (type(value) is float and value.is_integer())
     return whole and -(2**63) <= value < 2**63
-
-
-class _Refused(Exception):
-    """A pickle holds something that is not data."""
-
-
-def _from_pickle(file: Path) -> Any:
-    content = file.read_bytes()
-    try:
-        _check_opcodes(content)
-        # latin1 turns the byte strings of Python 2, arrays included, into text without loss.
-        return _Unpickler(io.BytesIO(content), encoding="latin1").load()
-    except _Refused as fault:
-        raise ValueError(
-            f"{file}: refused, because {fault}. Only plain values and numeric arrays are read."
-        ) from fault
-    except Exception as fault:  # a damaged pickle makes the unpickler raise almost anything
-        raise ValueError(
-            f"{file}: not a ground truth, damaged, or cut short ({fault}); expected a pickle, JSON "
-            "or .mat."
-        ) from fault
-
-
-def _check_opcodes(content: bytes) -> None:
-    """Refuse what find_class would not see: cached extensions, and a memo of absurd size."""
-    for count, (opcode, argument, _) in enumerate(pickletools.genops(content)):
-        if opcode.name.startswith("EXT"):
-            raise _Refused("it asks for a registered extension")
-        # A written memo is numbered one by one; the unpickler allocates up to the highest number.
-        if opcode.name in ("PUT", "BINPUT", "LONG_BINPUT") and int(argument or 0) > count + 1:
-            raise _Refused("its memo is numbered out of order")
-
-
-class _Unpickler(pickle.Unpickler):
-    """Plain values and numeric arrays; the stand-ins below are all that a pickle can call."""
-
-    def find_class(self, module: str, name: str, /) -> Any:
-        call = _CALLS.get((module, name))
-        if call is None:
-            raise _Refused(f"it asks for {f'{module}.{name}'[:100]!r}")
-        return _StandIn(call)
-
-
-class _StandIn:
-    """In place of a function or class; made anew each time, so no pickle can leave a mark on it."""
-
-    __slots__ = ("_call",)
-
-    def __init__(self, call: Callable[..., Any]) -> None:
-        self._call = call
-
-    def __call__(self, *arguments: Any) -> Any:
-        return self._call(*arguments)
-
-    def __setstate__(self, state: Any) -> None:
-        raise _Refused("it changes a function")
-
-
-class _PickledDtype:
-    """In place of numpy.dtype: one of the numeric types."""
-
-    __slots__ = ("order", "type")
-
-    def __init__(self, name: Any, *_: Any) -> None:
-        if name not in _NUMBERS:
-            shown = name[:20] if isinstance(name, str) else type(name).__name__
-            raise _Refused(f"it holds an array that is not numeric (dtype {shown!r})")
-        self.type: str = name
-        self.order = "="
-
-    def __setstate__(self, state: Any) -> None:
-        # Version, byte order, then what only structured and nested types have.
-        if not isinstance(state, tuple) or len(state) < 5 or state[2:5] != (None, None, None):
-            raise _Refused("it holds an array that is not numeric")
-        if state[1] not in ("<", ">", "|", "="):
-            raise _Refused("it holds an array of unknown byte order")
-        self.order = state[1]
-
-    @property
-    def dtype(self) -> np.dtype[Any]:
-        return np.dtype(f"{self.order}{self.type}")
-
-
-class _PickledArray:
-    """In place of numpy.ndarray; ``values`` is the array once its state has come."""
-
-    __slots__ = ("values",)
-
-    def __init__(self) -> None:
-        self.values: NDArray[Any] | None = None
-
-    def __setstate__(self, state: Any) -> None:
-        if not isinstance(state, tuple) or len(state) not in (4, 5):
-            raise _Refused("it holds an array that is not complete")
-        shape, dtype, by_columns, data = state[-4:]
-        self.values = _numbers(data, dtype, shape, "F" if by_columns else "C")
-
-
-def _numbers(data: Any, dtype: Any, shape: Any, order: Any) -> NDArray[Any]:
-    """An array from its bytes, after a check of everything that a pickle may have made up."""
-    if isinstance(data, str):  # the bytes of Python 2
-        data = data.encode("latin1")
-    if not isinstance(dtype, _PickledDtype) or not isinstance(data, (bytes, bytearray)):
-        raise _Refused("it holds an array that is not numeric")
-    if not isinstance(shape, tuple) or not all(type(size) is int and size >= 0 for size in shape):
-        raise _Refused("it holds an array without a proper shape")
-    if len(shape) > 32 or len(data) != math.prod(shape) * dtype.dtype.itemsize:
-        raise _Refused("it holds an array whose bytes do not fill its shape")
-    if order == "F":
-        return np.frombuffer(data, dtype=dtype.dtype).reshape(shape, order="F")
-    if order != "C":
-        raise _Refused("it holds an array in an unknown order")
-    return np.frombuffer(data, dtype=dtype.dtype).reshape(shape)
-
-
-def _reconstruct(*_: Any) -> _PickledArray:
-    return _PickledArray()
-
-
-def _from_buffer(data: Any, dtype: Any, shape: Any, order: Any, *_: Any) -> _PickledArray:
-    array = _PickledArray()
-    array.values = _numbers(data, dtype, shape, order)
-    return array
-
-
-def _scalar(dtype: Any, data: Any) -> Any:
-    return _numbers(data, dtype, (), "C").item()
-
-
-def _encode(text: Any, encoding: Any) -> bytes:
-    # How protocol 2 writes the bytes of Python 3.
-    if not isinstance(text, str) or encoding not in ("latin1", "latin-1"):
-        raise _Refused("it encodes a text")
-    return text.encode("latin1")
-
-
-def _no_bytes(*arguments: Any) -> bytes:
-    # How protocol 2 writes an empty bytes.
-    if arguments:
-        raise _Refused("it converts something into bytes")
-    return b""
-
-
-def _never_called(*_: Any) -> Any:
-    raise _Refused("it makes an array in an unusual way")
-
-
-_NUMBERS = ("b1", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "f2", "f4", "f8")
-# NumPy 2 renamed numpy.core; Python 3 renamed __builtin__.
-_CALLS: dict[tuple[str, str], Callable[..., Any]] = {
-    ("numpy.core.multiarray", "_reconstruct"): _reconstruct,
-    ("numpy._core.multiarray", "_reconstruct"): _reconstruct,
-    ("numpy.core.multiarray", "scalar"): _scalar,
-    ("numpy._core.multiarray", "scalar"): _scalar,
-    ("numpy.core.numeric", "_frombuffer"): _from_buffer,
-    ("numpy._core.numeric", "_frombuffer"): _from_buffer,
-    ("numpy", "ndarray"): _never_called,
-    ("numpy", "dtype"): _PickledDtype,
-    ("_codecs", "encode"): _encode,
-    ("__builtin__", "bytes"): _no_bytes,
-    ("builtins", "bytes"): _no_bytes,
-}

@@ -21,7 +21,8 @@ from typing import Any
 
 import numpy as np
 
-from hybrid_gpu.plots import Contours, Panel, drawn, plain_line, replace_files
+from hybrid_gpu.charts import Contours, Panel, drawn, plain_line
+from hybrid_gpu.file_writing import replace_files
 from hybrid_gpu.validation import check_count
 
 _MISSING = "–"  # noqa: RUF001

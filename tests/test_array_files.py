@@ -1,13 +1,11 @@
-"""MATLAB files, ground truths of all kinds, and pickles that mean harm."""
+"""MATLAB files, and ground truths of all kinds."""
 
 from __future__ import annotations
 
 import contextlib
-import copyreg
 import json
 import os
 import pickle
-import struct
 
 import numpy as np
 import pytest
@@ -180,56 +178,16 @@ def floats(ids):
     return np.array(ids, dtype=np.float64)
 
 
-@pytest.mark.parametrize("protocol", range(6))
 @pytest.mark.parametrize("convert", [list, tuple, np.array, small_arrays, scalars, floats])
-def test_pickles_of_every_protocol_are_read(tmp_path, protocol, convert):
-    (tmp_path / "gnd.pkl").write_bytes(pickle.dumps(as_dict(convert), protocol=protocol))
+def test_pickles_of_all_kinds_of_numbers_are_read(tmp_path, convert):
+    (tmp_path / "gnd.pkl").write_bytes(pickle.dumps(as_dict(convert)))
     assert_is_the_truth(load_ground_truth(tmp_path / "gnd.pkl"))
 
 
-@pytest.mark.parametrize("protocol", [2, 5])
-def test_array_stored_by_columns_is_read_by_rows(tmp_path, protocol):
+def test_table_of_ids_is_read_by_rows(tmp_path):
     content = with_easy(np.asfortranarray([[0, 1], [2, 3]]))
-    (tmp_path / "gnd.pkl").write_bytes(pickle.dumps(content, protocol=protocol))
+    (tmp_path / "gnd.pkl").write_bytes(pickle.dumps(content))
     assert load_ground_truth(tmp_path / "gnd.pkl").queries[1]["easy"].tolist() == [0, 1, 2, 3]
-
-
-@pytest.mark.parametrize("protocol", [2, 4])
-def test_names_that_numpy_1_wrote_are_known(tmp_path, protocol):
-    content = pickle.dumps(as_dict(np.array), protocol=protocol)
-    if protocol == 2:  # names end with a line, and may change their length
-        content = content.replace(b"numpy._core.multiarray\n", b"numpy.core.multiarray\n")
-    else:
-        old, new = b"numpy.core.multiarray", b"numpy._core.multiarray"
-        content = content.replace(bytes([len(new)]) + new, bytes([len(old)]) + old)
-        content = content[:2] + content[11:]  # without the frame, whose length has changed
-    assert b"numpy.core" in content
-    (tmp_path / "gnd.pkl").write_bytes(content)
-    assert_is_the_truth(load_ground_truth(tmp_path / "gnd.pkl"))
-
-
-def test_pickle_of_python_2_is_read(tmp_path):
-    # Written by hand: text and the bytes of arrays are both 'strings' there.
-    array = (
-        b"cnumpy.core.multiarray\n_reconstruct\n(cnumpy\nndarray\n(I0\ntU\x01btR"
-        b"(I1\n(I%d\ntcnumpy\ndtype\n(U\x02i8I0\nI1\ntR(I3\nU\x01<NNNI-1\nI-1\nI0\ntbI00\nU%c%stb"
-    )
-
-    def ids(*values):
-        data = struct.pack(f"<{len(values)}q", *values)
-        return array % (len(values), len(data), data)
-
-    names = b"(lU\x06caf\xe9_1aU\x01ba"
-    entry = b"(dU\x04easy" + ids(1) + b"sU\x04hard" + ids(0, 1) + b"sU\x04junk" + ids() + b"s"
-    content = b"\x80\x02(dU\x06imlist" + names + b"sU\x07qimlist(lU\x01qasU\x03gnd(l"
-    (tmp_path / "gnd.pkl").write_bytes(content + entry + b"as.")
-    loaded = load_ground_truth(tmp_path / "gnd.pkl")
-    assert loaded.images == ("caf\xe9_1", "b")
-    assert {name: value.tolist() for name, value in loaded.queries[0].items()} == {
-        "easy": [1],
-        "hard": [0, 1],
-        "junk": [],
-    }
 
 
 def test_ids_of_mat_files_start_at_one(tmp_path):
@@ -308,12 +266,28 @@ def test_other_files_are_no_ground_truth(tmp_path):
             load_ground_truth(tmp_path / "gnd.pkl")
 
 
-def test_pickle_cut_anywhere_is_named(tmp_path):
-    content = pickle.dumps(as_dict(np.array), protocol=2)
-    for length in range(0, len(content), 17):
-        (tmp_path / "gnd.pkl").write_bytes(content[:length])
-        with pytest.raises(ValueError, match=r"gnd\.pkl: .*cut short"):
-            load_ground_truth(tmp_path / "gnd.pkl")
+class Harmful:
+    """Pickles as a call of os.system."""
+
+    def __init__(self, command):
+        self.command = command
+
+    def __reduce__(self):
+        return os.system, (self.command,)
+
+
+def test_harmful_pickle_is_refused_by_name_and_does_not_run(tmp_path):
+    content = as_dict() | {"extra": Harmful(f"touch {tmp_path / 'ran'}")}
+    (tmp_path / "gnd.pkl").write_bytes(pickle.dumps(content))
+    with pytest.raises(ValueError, match=r"gnd\.pkl: refused, because it asks for '"):
+        load_ground_truth(tmp_path / "gnd.pkl")
+    assert not (tmp_path / "ran").exists()
+
+
+def test_pickle_cut_short_is_named(tmp_path):
+    (tmp_path / "gnd.pkl").write_bytes(pickle.dumps(as_dict())[:-20])
+    with pytest.raises(ValueError, match=r"gnd\.pkl: .*cut short.* Expected a ground truth"):
+        load_ground_truth(tmp_path / "gnd.pkl")
 
 
 def test_file_of_absurd_size_is_not_read(tmp_path):
@@ -321,103 +295,6 @@ def test_file_of_absurd_size_is_not_read(tmp_path):
         file.write(b"\x80\x04")
         file.truncate(64 * 2**20 + 1)  # a hole: it takes no space
     with pytest.raises(ValueError, match=r"gnd\.pkl: 67108865 bytes; expected .* at most"):
-        load_ground_truth(tmp_path / "gnd.pkl")
-
-
-# Pickles that mean harm. Each would create the file 'ran' if any code of its choice were run.
-
-
-class Reduced:
-    """Pickles as a call."""
-
-    def __init__(self, call, *arguments):
-        self.parts = (call, arguments)
-
-    def __reduce__(self):
-        return self.parts
-
-
-def _text(value):
-    data = value.encode()
-    return b"\x8c" + bytes([len(data)]) + data
-
-
-def _by_name(module, name, *arguments):
-    """A call by STACK_GLOBAL, which takes dotted names too."""
-    values = b"".join(_text(argument) for argument in arguments)
-    return b"\x80\x04" + _text(module) + _text(name) + b"\x93(" + values + b"tR."
-
-
-HARMFUL = {
-    "os.system": lambda ran: pickle.dumps(Reduced(os.system, f"touch {ran}")),
-    "os.system, protocol 0": lambda ran: pickle.dumps(
-        Reduced(os.system, f"touch {ran}"), protocol=0
-    ),
-    "inside the truth": lambda ran: pickle.dumps(
-        as_dict() | {"extra": Reduced(os.system, f"touch {ran}")}
-    ),
-    "eval": lambda ran: pickle.dumps(Reduced(eval, f"open({str(ran)!r}, 'w')")),
-    "open": lambda ran: pickle.dumps(Reduced(open, str(ran), "w")),
-    "posix by name": lambda ran: _by_name("posix", "system", f"touch {ran}"),
-    "a dotted name": lambda ran: _by_name("array_files", "os.system", f"touch {ran}"),
-    "a dotted known name": lambda ran: _by_name("numpy", "dtype.__init__", f"touch {ran}"),
-    "getattr chain": lambda ran: (
-        b"\x80\x04" + _text("builtins") + _text("getattr") + b"\x93("
-        + _text("posix") + _text("system") + b"tR(" + _text(f"touch {ran}") + b"tR."
-    ),
-    "INST": lambda ran: b"(S'touch %s'\nios\nsystem\n." % str(ran).encode(),
-    "OBJ": lambda ran: b"(cos\nsystem\nS'touch %s'\no." % str(ran).encode(),
-    "NEWOBJ": lambda ran: b"\x80\x02cpathlib\nPath\n(S'%s'\nt\x81." % str(ran).encode(),
-    "codecs with code": lambda ran: _by_name("_codecs", "decode", str(ran), "unicode_escape"),
-    "numpy.load": lambda ran: _by_name("numpy", "load", str(ran)),
-    "numpy testing": lambda ran: _by_name(
-        "numpy.testing._private.utils", "runstring", f"open({str(ran)!r}, 'w')"
-    ),
-    "our own module": lambda ran: _by_name("hybrid_gpu.array_files", "_CALLS", str(ran)),
-    "object array": lambda ran: pickle.dumps(
-        with_easy(np.array([Reduced(os.system, f"touch {ran}")], dtype=object))
-    ),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("case", HARMFUL)
-def test_harmful_pickle_is_refused_and_does_not_run(tmp_path, case):
-    ran = tmp_path / "ran"
-    (tmp_path / "gnd.pkl").write_bytes(HARMFUL[case](ran))
-    with pytest.raises(ValueError, match=r"gnd\.pkl: refused, because it asks for '|not numeric"):
-        load_ground_truth(tmp_path / "gnd.pkl")
-    assert not ran.exists()
-
-
-def test_harm_in_these_tests_is_real(tmp_path):
-    # Otherwise the test above would prove nothing.
-    pickle.loads(HARMFUL["os.system"](tmp_path / "ran"))
-    assert (tmp_path / "ran").exists()
-    (tmp_path / "ran").unlink()
-    pickle.loads(HARMFUL["INST"](tmp_path / "ran"))
-    assert (tmp_path / "ran").exists()
-
-
-def test_refused_name_is_told(tmp_path):
-    (tmp_path / "gnd.pkl").write_bytes(_by_name("builtins", "getattr", "x"))
-    with pytest.raises(ValueError, match=r"it asks for 'builtins\.getattr'\. Only plain values"):
-        load_ground_truth(tmp_path / "gnd.pkl")
-
-
-def test_stand_ins_cannot_be_changed_by_a_pickle(tmp_path):
-    # BUILD sets attributes of whatever lies on the stack; here of the functions that we lend.
-    for name in (b"c_codecs\nencode\n", b"cnumpy\ndtype\n", b"cnumpy\nndarray\n"):
-        for state in (b"}S'_call'\nNs", b"(N}S'_call'\nNst"):
-            (tmp_path / "gnd.pkl").write_bytes(b"\x80\x02" + name + state + b"b.")
-            with pytest.raises(ValueError, match="it changes a function"):
-                load_ground_truth(tmp_path / "gnd.pkl")
-    test_pickles_of_every_protocol_are_read(tmp_path, 2, np.array)
-
-
-def test_memo_with_a_huge_number_is_refused(tmp_path):
-    # The unpickler would fill a table of twice as many entries: 64 GB for a file of 8 bytes.
-    (tmp_path / "gnd.pkl").write_bytes(b"\x80\x02}r\xff\xff\xff\xff.")
-    with pytest.raises(ValueError, match="memo is numbered out of order"):
         load_ground_truth(tmp_path / "gnd.pkl")
 
 
@@ -429,72 +306,3 @@ def test_lists_that_hold_each_other_many_times_cost_nothing(tmp_path):
         (tmp_path / "gnd.pkl").write_bytes(pickle.dumps(content))
         with pytest.raises(ValueError, match=r"gnd\.pkl: "):
             load_ground_truth(tmp_path / "gnd.pkl")
-
-
-def test_registered_extension_is_refused_even_if_python_has_it_at_hand(tmp_path):
-    # Once used, an extension comes from a cache, without being looked up by name.
-    call = b"\x82\xfa(S'touch %s'\ntR." % str(tmp_path / "ran").encode()
-    copyreg.add_extension("posix", "system", 250)
-    try:
-        pickle.loads(call)
-        (tmp_path / "ran").unlink()
-        (tmp_path / "gnd.pkl").write_bytes(call)
-        with pytest.raises(ValueError, match=r"gnd\.pkl: refused.* a registered extension"):
-            load_ground_truth(tmp_path / "gnd.pkl")
-    finally:
-        copyreg.remove_extension("posix", "system", 250)
-        copyreg.clear_extension_cache()
-    assert not (tmp_path / "ran").exists()
-
-
-def test_references_to_what_is_outside_the_file_are_refused(tmp_path):
-    for content in (b"Pname\n.", b"Nq\x00Q.", b"\x80\x05\x97.", b"\x83\x01\x01."):
-        (tmp_path / "gnd.pkl").write_bytes(content)
-        with pytest.raises(ValueError, match=r"gnd\.pkl: "):
-            load_ground_truth(tmp_path / "gnd.pkl")
-
-
-@pytest.mark.parametrize(
-    ("state", "reason"),
-    [
-        ({"shape": (2,)}, "bytes do not fill its shape"),
-        ({"data": bytes(9)}, "bytes do not fill its shape"),
-        ({"data": bytes(16)}, "bytes do not fill its shape"),
-        ({"shape": (2**62, 2**62)}, "bytes do not fill its shape"),
-        ({"shape": (-1,)}, "proper shape"),
-        ({"shape": ("1",)}, "proper shape"),
-        ({"shape": 1}, "proper shape"),
-        ({"data": [1]}, "not numeric"),
-        ({"dtype": "O8"}, "not numeric"),
-        ({"dtype": "V8"}, "not numeric"),
-        ({"dtype": "U2"}, "not numeric"),
-        ({"dtype": ["i8"]}, "not numeric"),
-        ({"fields": (None, ("a",), {"a": 1})}, "not numeric"),
-        ({"fields": (("i8", (2,)), None, None)}, "not numeric"),
-        ({"order": "?"}, "unknown byte order"),
-    ],
-)
-def test_array_whose_parts_do_not_fit_is_refused(tmp_path, state, reason):
-    given = {"dtype": "i8", "order": "<", "fields": (None,) * 3, "shape": (1,), "data": bytes(8)}
-    given |= state
-
-    class Dtype:
-        def __reduce__(self):
-            rest = (3, given["order"], *given["fields"], -1, -1, 0)
-            return np.dtype, (given["dtype"], False, True), rest
-
-    class Array:
-        def __reduce__(self):
-            blank, arguments, _ = np.zeros(1).__reduce__()
-            return blank, arguments, (1, given["shape"], Dtype(), False, given["data"])
-
-    (tmp_path / "gnd.pkl").write_bytes(pickle.dumps(with_easy(Array())))
-    with pytest.raises(ValueError, match=rf"gnd\.pkl: refused.*{reason}"):
-        load_ground_truth(tmp_path / "gnd.pkl")
-
-
-def test_array_put_together_in_the_test_above_is_read_where_it_fits(tmp_path):
-    with pytest.raises(pytest.fail.Exception):
-        test_array_whose_parts_do_not_fit_is_refused(tmp_path, {}, "anything")
-    loaded = load_ground_truth(tmp_path / "gnd.pkl")
-    assert loaded.queries[1]["easy"].tolist() == [0]

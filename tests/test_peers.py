@@ -148,6 +148,15 @@ def test_affinity_is_that_of_the_reference():
     np.testing.assert_allclose(affinity.toarray(), expected, atol=1e-12)
 
 
+def test_an_edge_weighs_the_cube_of_the_mean_of_its_two_similarities():
+    # Items 0 and 1 list each other, at 0.8 and 0.6; 1 lists 2 at a similarity that gives no edge.
+    ids = np.array([[1, 3], [0, 2], [0, 1], [1, 2]])
+    similarities = np.array([[0.8, 0.3], [0.6, -0.2], [0.5, 0.4], [0.9, 0.9]])
+    expected = np.zeros((4, 4))
+    expected[0, 1] = expected[1, 0] = 0.7**3
+    np.testing.assert_allclose(peers.affinity_of(ids, similarities).toarray(), expected)
+
+
 def test_queries_see_the_nearest_items_of_the_largest_component(tmp_path):
     # Two rings of lists that never meet; the smaller one is left out and its ids close up.
     small, large = 8, 30
@@ -168,6 +177,33 @@ def test_queries_see_the_nearest_items_of_the_largest_component(tmp_path):
     assert (1, large - 1, 2, large - 2, 3) in seen
     row = problem.read("ids").tolist().index([5, 3, 6, 2, 7])
     np.testing.assert_allclose(problem.read("similarities")[row], [0.9, 0.8, 0.8, 0.7, 0.7])
+
+
+def test_accuracy_is_judged_against_the_exact_scores(problem):
+    exact = diffused(problem)
+    best = np.argsort(-exact, axis=1, kind="stable")[:, :100]
+    half = peer_solvers.Solver(None, lambda numbers: exact[numbers] / 2, 0)
+    agreement, error = peers._accuracy(best, half, problem)
+    assert agreement == 1
+    assert error == pytest.approx(0.5)
+    worst = np.argsort(exact, axis=1, kind="stable")[:, :100]  # 150 items: 50 are in both
+    assert peers._accuracy(worst, half, problem)[0] == pytest.approx(0.5)
+
+
+def test_slow_ways_are_timed_on_few_queries():
+    sizes = []
+
+    def top(numbers):
+        sizes.append(len(numbers))
+        return numbers[:, None]
+
+    solver = peer_solvers.Solver(top, None, 0)
+    peers._timing(solver, 10, seconds=1e9)
+    assert sizes == [1, 10, 10, 10]
+    sizes.clear()
+    found = peers._timing(solver, 10, seconds=0)[1]
+    assert sizes == [1, 1]
+    assert len(found) == 1
 
 
 def test_a_way_that_fails_says_why(tmp_path):

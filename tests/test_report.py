@@ -10,7 +10,7 @@ from html.parser import HTMLParser
 import numpy as np
 import pytest
 
-from hybrid_gpu.plots import Contours, Panel, Series
+from hybrid_gpu.charts import Contours, Panel, Series
 from hybrid_gpu.report import Section, cell_text, write_report
 
 HOSTILE = (

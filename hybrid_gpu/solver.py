@@ -241,10 +241,15 @@ class _Coarse:
             product = apply(direction)
             restricted = basis.restrict(product.values)
             coefficients = self._solve(restricted)
-            span = basis.prolong(coefficients) - self.alpha * basis.image(coefficients)
+            # In place: these are arrays of our own, and fresh ones of this size cost a CPU more
+            # than the arithmetic.
+            span, values = basis.image(coefficients), product.values
+            span *= -self.alpha
+            span += basis.prolong(coefficients)
+            values -= span
             # The span's share of p^T A p is a short sum over the coefficients.
             share = xp.sum(restricted * coefficients, axis=0, dtype=xp.float64)
-            return Product(product.values - span, product.curvature - share)
+            return Product(values, product.curvature - share)
 
         return without_span
 

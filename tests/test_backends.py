@@ -299,3 +299,40 @@ def test_dlpack_arrays_are_read_without_a_copy():
             return values.__dlpack_device__()
 
     assert np.shares_memory(hg.select_backend("numpy").asarray(Foreign()), values)
+
+
+@pytest.mark.parametrize("columns", [3, 80])
+def test_large_steps_are_what_small_ones_are(backend, dtype, tolerance, columns):
+    # Large enough to be cut into tiles and shared among threads, with a last tile that is not full.
+    rng = np.random.default_rng(61)
+    n = 70_001 if columns == 3 else 5003
+    ones = [np.ones(n - 1), np.ones(n - 1)]
+    matrix = sparse.csr_array(sparse.diags_array(ones, offsets=[-1, 1])) * rng.random()
+    given = [backend.asarray(part) for part in (matrix.indices, matrix.indptr)]
+    adjacency = backend.csr(backend.asarray(matrix.data, dtype), *given, (n, n))
+    host = [rng.standard_normal((n, columns)).astype(dtype) for _ in range(4)]
+    solution, residual, direction, product = host
+
+    step = backend.laplacian_step(adjacency, backend.asarray(direction), 0.9)
+    values = direction - 0.9 * (matrix @ direction.astype(np.float64))
+    close = {"rtol": tolerance, "atol": 10 * tolerance}
+    np.testing.assert_allclose(backend.to_numpy(step.values), values, **close)
+    curvature = np.sum(direction.astype(np.float64) * values, axis=0)
+    np.testing.assert_allclose(backend.to_numpy(step.curvature), curvature, rtol=100 * tolerance)
+
+    sizes = rng.random(columns)
+    given = [backend.asarray(part.copy()) for part in host]
+    update = backend.cg_update(*given, backend.asarray(sizes))
+    np.testing.assert_allclose(
+        backend.to_numpy(update.solution), solution + direction * sizes, **close
+    )
+    left = residual - product * sizes
+    np.testing.assert_allclose(backend.to_numpy(update.residual), left, **close)
+    np.testing.assert_allclose(
+        backend.to_numpy(update.squared_norm), np.sum(left**2, axis=0), rtol=100 * tolerance
+    )
+
+    turned = backend.cg_direction(
+        backend.asarray(residual), backend.asarray(direction.copy()), backend.asarray(sizes)
+    )
+    np.testing.assert_allclose(backend.to_numpy(turned), residual + direction * sizes, **close)

@@ -168,6 +168,7 @@ def test_queries_see_the_nearest_items_of_the_largest_component(tmp_path):
         ]
     )
     similarities = np.tile(np.array([0.9, 0.9, 0.8, 0.8, 0.7, 0.7]), (small + large, 1))
+    similarities[:small] /= 2
     # One item lists a stranger first, which does not list it.
     ids[small + 4] = [2, small + 5, small + 3, small + 6, small + 2, small + 7]
     problem = peers.posed({"ids": ids, "similarities": similarities}, large, tmp_path)

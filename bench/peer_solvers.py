@@ -370,7 +370,7 @@ def ways(rank: int) -> list[Way]:
         own("temporal, 20 steps", method="temporal", steps=20),
         own("hybrid, aggregates, 5 steps", steps=5, **groups),
         own("hybrid, aggregates, 10 steps", steps=10, **groups),
-        own("hybrid, aggregates, 20 steps", steps=20, **groups),
+        own("hybrid, aggregates, 25 steps", steps=25, **groups),
         own("hybrid, aggregates, 5 steps, one at a time", steps=5, batch=1, **groups),
         own(f"hybrid, {rank} eigenvectors, 5 steps", method="hybrid", basis="eigen", **eigen),
         way(

@@ -302,7 +302,7 @@ def settings_of(problem: Problem, data: str, items: int, recall: float) -> dict[
 def main(
     data: Annotated[str, typer.Option(help="fashion or million.")] = "fashion",
     items: Annotated[int | None, typer.Option(help="Fewer items than all.")] = None,
-    queries: Annotated[int | None, typer.Option(help="128, or 32 of a million.")] = None,
+    queries: Annotated[int | None, typer.Option(help="128, or 64 of a million.")] = None,
     only: Annotated[list[str] | None, typer.Option(help="Ways with this in their name.")] = None,
     seconds: Annotated[float, typer.Option(help="To time each way for, about.")] = 20,
     limit: Annotated[float, typer.Option(help="Seconds after which a way is given up.")] = 300,
@@ -318,7 +318,7 @@ def main(
         raise typer.BadParameter(f"--data must be fashion or million; got {data!r}.")
     large = data == "million"
     items = items or (10_000 if quick else 1_000_000 if large else 70_000)
-    queries = queries or (16 if quick else 32 if large else 128)
+    queries = queries or (16 if quick else 64 if large else 128)
     rank = rank or (100 if quick or large else 400)
     seconds = min(seconds, 1) if quick else seconds
     cache = cache or Path(tempfile.gettempdir()) / "hybrid-gpu-bench"

@@ -39,6 +39,22 @@ def test_tables_are_the_newest_recorded_runs(monkeypatch):
         sys.modules.pop("common", None)
 
 
+def test_figures_are_of_the_newest_recorded_run(monkeypatch):
+    monkeypatch.syspath_prepend(str(ROOT / "bench"))
+    import common
+
+    try:
+        run = common.newest("paper_experiments")
+    finally:
+        sys.modules.pop("common", None)
+    pages = [README, *(path.read_text(encoding="utf-8") for path in (ROOT / "docs").glob("*.md"))]
+    shown = {Path(name).name for page in pages for name in re.findall(r"\(([\w/.-]+\.svg)\)", page)}
+    assert shown == {path.name for path in (ROOT / "docs" / "figures").iterdir()}
+    for name in shown:
+        # Each says below itself where it comes from: run python bench/report.py.
+        assert run["commit"] in (ROOT / "docs" / "figures" / name).read_text(encoding="utf-8")
+
+
 def test_methods_of_the_readme_are_those_of_the_library():
     import hybrid_gpu as hg
 

@@ -34,6 +34,9 @@ from hybrid_gpu.runlog import WORK, RunLog, clear_run, header_of, measurement_of
 from hybrid_gpu.storage import load_index
 from hybrid_gpu.validation import check_vectors
 
+# Components up to this size may be decomposed densely, in a minute or so.
+_DENSE_ITEMS = 7000
+
 
 @dataclass(frozen=True, slots=True)
 class Settings:
@@ -422,7 +425,9 @@ def _exact(
 
 def _fitting(settings: Settings, base: DiffusionIndex) -> Settings:
     """The settings with ranks that the graph's largest component can give."""
-    most = max(1, largest_component(base.layout.graph).size // 3)
+    size = largest_component(base.layout.graph).size
+    # Beyond a third of the component the decomposition is dense, which takes hours on large ones.
+    most = max(1, size - 1 if size <= _DENSE_ITEMS else size // 3)
     return replace(
         settings,
         rank=min(settings.rank, most),

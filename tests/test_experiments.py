@@ -171,12 +171,21 @@ def exact_ids(data):
     return np.lexsort((-similarity, -scores), axis=1)[:, :100]
 
 
-def test_ranks_are_cut_to_what_the_graph_has(tmp_path):
-    large = Settings(neighbors=8, rank=90, spectral_rank=5000, ranks=(30, 90), steps=(1, 5))
-    run = run_experiments(benchmark(), tmp_path / "run", settings=large, backend="numpy")
-    most = run.settings.spectral_rank
-    assert most == run.settings.rank == len(run.eigenvalues) <= 40
-    assert max(run.settings.ranks) == most
+@pytest.mark.parametrize("small", [True, False])
+def test_ranks_are_cut_to_what_the_graph_has(tmp_path, monkeypatch, small):
+    monkeypatch.setattr(experiments, "_DENSE_ITEMS", 200 if small else 20)
+    large = Settings(neighbors=8, rank=80, spectral_rank=5000, ranks=(30, 90), steps=(1, 5))
+    with monkeypatch.context() as patch:
+        Counted(patch, stop_after=0)
+        with pytest.raises(KeyboardInterrupt):
+            run_experiments(benchmark(), tmp_path / "run", settings=large, backend="numpy")
+    index = hg.load_index(tmp_path / "run" / "work" / "eigenvectors", backend="numpy")
+    size = np.bincount(index.layout.graph.components).max()
+    most = size - 1 if small else size // 3
+    assert index.basis.rank == most
+    used = experiments._fitting(large, index)
+    assert (used.rank, used.spectral_rank) == (min(80, most), most)
+    assert used.ranks == tuple(dict.fromkeys((min(30, most), min(90, most))))
 
 
 def test_plain_values_make_the_same_run(finished):

@@ -309,7 +309,7 @@ def main(
     rank: Annotated[
         int | None, typer.Option(help="Eigenvectors: 400, or 100 of a million.")
     ] = None,
-    quick: Annotated[bool, typer.Option(help="10,000 pictures, 16 queries.")] = False,
+    quick: Annotated[bool, typer.Option(help="5,000 pictures, 16 queries.")] = False,
     no_record: Annotated[bool, typer.Option(help="Only print.")] = False,
     cache: Annotated[Path | None, typer.Option(help="Folder for k-NN lists.")] = None,
     folder: Annotated[Path | None, typer.Option(help="Folder of the IDX files.")] = None,
@@ -317,10 +317,10 @@ def main(
     if data not in ("fashion", "million"):
         raise typer.BadParameter(f"--data must be fashion or million; got {data!r}.")
     large = data == "million"
-    items = items or (10_000 if quick else 1_000_000 if large else 70_000)
+    items = items or (5_000 if quick else 1_000_000 if large else 70_000)
     queries = queries or (16 if quick else 64 if large else 128)
     rank = rank or (100 if quick or large else 400)
-    seconds = min(seconds, 1) if quick else seconds
+    seconds = min(seconds, 0.2) if quick else seconds
     cache = cache or Path(tempfile.gettempdir()) / "hybrid-gpu-bench"
     lists = neighbors_of(data, items, cache, folder)
     with tempfile.TemporaryDirectory() as place:

@@ -98,7 +98,9 @@ CONVERGED = {
         {"solver": "bicgstab", "tol": 1e-12, "threads": 2},
         1e-2,
     ),
-    "Chebyshev": ("pygsp", "affinity", "pygsp", {"order": 250}, 1e-9),
+    # PyGSP estimates the end of the spectrum from a random start, now and then a little low; what
+    # lies beyond grows with the order.
+    "Chebyshev": ("pygsp", "affinity", "pygsp", {"order": 80}, 1e-3),
     "multigrid": ("pyamg", "float64", "pyamg", {"rtol": 1e-12, "threads": 2}, 1e-9),
     "prpack": ("igraph", "affinity", "igraph", {}, 1e-6),
     "torch": ("torch", "float32", "torch", {"steps": 2000}, 1e-3),

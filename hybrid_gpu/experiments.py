@@ -280,7 +280,14 @@ def trials_of(settings: Settings, index: DiffusionIndex) -> dict[str, list[Trial
             *(sparse(one, 5) for one in smaller),
             *(ours(5, size) for size in groupings),
         ],
-        "table-1": [full, shown_cut, spectral[1], sparse(rank, 5), ours(5)],
+        "table-1": [
+            full,
+            shown_cut,
+            spectral[1],
+            sparse(rank, 5),
+            Trial("hybrid", "eigen", rank, 5),
+            ours(5),
+        ],
         "table-2": [
             Trial("nn"),
             Trial("alpha-qe"),

@@ -107,18 +107,20 @@ def paper(
             progress=progress,
             backend=backend,
         )
+        facts = _facts(run)
+        if not no_plots and benchmark.image_shape is not None and benchmark.labels is not None:
+            index = base_index(benchmark, output / "run", backend=run.backend, progress=progress)
+            draw_results(index, benchmark, output / _GRID)
+            facts["first results of some queries"] = _GRID
         sections = sections_of(run)
         report = write_report(
             output,
             title=f"The paper's experiments on {benchmark.name}",
             introduction=introduction_of(run),
             sections=sections,
-            facts=_facts(run),
+            facts=facts,
             draw=not no_plots,
         )
-        if not no_plots and benchmark.image_shape is not None and benchmark.labels is not None:
-            index = base_index(benchmark, output / "run", backend=run.backend, progress=progress)
-            draw_results(index, benchmark, output / _GRID)
     if as_json:
         print_json(report=str(report.html), run=run.to_json())
         return

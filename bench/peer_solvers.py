@@ -300,8 +300,9 @@ def torch(problem: Problem, adjacency: Any, *, steps: int) -> Solver:
     matrix = framework.sparse_csr_tensor(*(framework.from_numpy(part) for part in parts), shape)
 
     def solve(columns: NDArray[Any]) -> NDArray[Any]:
-        start = (1 - alpha) * framework.from_numpy(columns.astype(np.float32))
-        values = start.clone()
+        # From the observation itself, which is closer to the answer than 1 - alpha of it.
+        values = framework.from_numpy(columns.astype(np.float32))
+        start = (1 - alpha) * values
         for _ in range(steps):
             values = alpha * (matrix @ values) + start
         return values.numpy()

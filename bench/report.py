@@ -41,9 +41,15 @@ def render(run: dict[str, Any], wanted: dict[str, str]) -> str:
     settings = ", ".join(f"{name} {cell(value)}" for name, value in told.items())
     source = (
         f"<sub>{settings}. {machine['cpu']}, {machine['cores']} cores, no GPU; "
-        f"`bench/{run['question']}.py` at {run['commit']}, {run['date'][:10]}.</sub>"
+        f"`bench/{script(run['question'])}` at {run['commit']}, {run['date'][:10]}.</sub>"
     )
     return "\n".join([*lines, "", source, ""])
+
+
+def script(question: str) -> str:
+    """The script that answers a question; one that answers several is named before the ``_``."""
+    names = (f"{question}.py", f"{question.split('_')[0]}.py")
+    return next(name for name in names if (Path(__file__).parent / name).is_file())
 
 
 def filled(text: str) -> str:

@@ -629,13 +629,29 @@ def own_data(tmp_path):
     return folder
 
 
-def paper_command(folder, output, *more):
-    settings = ("--quick", "--neighbors", 8, "--rank", 5, "--spectral-rank", 8)
-    return ("paper", folder, "-o", output, *settings, "--backend", "numpy", *more)
-
-
-def test_paper_writes_a_report_and_goes_on_where_it_was(own_data, tmp_path, monkeypatch):
+@pytest.fixture
+def few_trials(monkeypatch):
+    """Fewer measurements than --quick makes, and each of them once."""
     monkeypatch.setattr(comparison, "_RUNS", 1)
+    small = {
+        "rank": 5,
+        "spectral_rank": 8,
+        "ranks": (5,),
+        "steps": (5,),
+        "sparsities": (0.9,),
+        "shortlists": (0.5,),
+        "items_per_group": (50,),
+    }
+    monkeypatch.setattr(experiments.Settings, "quick", lambda self: replace(self, **small))
+
+
+def paper_command(folder, output, *more):
+    return ("paper", folder, "-o", output, "--quick", "--neighbors", 8, "--backend", "numpy", *more)
+
+
+def test_paper_writes_a_report_and_goes_on_where_it_was(
+    own_data, few_trials, tmp_path, monkeypatch
+):
     output = tmp_path / "out"
     told = run_well(*paper_command(own_data, output))
     assert "own: 100 items, 10 queries." in told
@@ -652,15 +668,12 @@ def test_paper_writes_a_report_and_goes_on_where_it_was(own_data, tmp_path, monk
     assert again["report"] == str(output / "report.html")
 
 
-def test_paper_draws_results_of_pictures(tmp_path, monkeypatch):
-    monkeypatch.setattr(comparison, "_RUNS", 1)
-    more = ("--queries", 4, "--neighbors", 5, "--rank", 4, "--spectral-rank", 5)
-    run_well("paper", "digits", "--quick", "-o", tmp_path / "out", "--backend", "numpy", *more)
+def test_paper_draws_results_of_pictures(few_trials, tmp_path):
+    run_well(*paper_command("digits", tmp_path / "out", "--queries", 4))
     assert (tmp_path / "out" / "results.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_paper_on_the_revisited_benchmark_tells_medium_and_hard(tmp_path, monkeypatch):
-    monkeypatch.setattr(comparison, "_RUNS", 1)
+def test_paper_on_the_revisited_benchmark_tells_medium_and_hard(few_trials, tmp_path, monkeypatch):
     rng = np.random.default_rng(37)
     np.save(tmp_path / "items.npy", rng.standard_normal((60, 7)).astype(np.float32))
     np.save(tmp_path / "queries.npy", rng.standard_normal((3, 7)).astype(np.float32))

@@ -78,9 +78,11 @@ def neighbors_of(data: str, items: int, cache: Path, folder: Path | None) -> dic
         vectors = descriptors_of(data, items, folder)
         # Inverted files beyond what an exhaustive search does in minutes. The library probes 32.
         knn = "auto" if items <= 100_000 else "IVF2048,Flat"
-        lists = hg.nearest_neighbors(vectors, k=NEIGHBORS, knn=knn)
+        lists = hg.nearest_neighbors(vectors, k=NEIGHBORS, knn=knn, backend="numpy")
         sample = np.random.default_rng(37).choice(items, 500, replace=False)
-        exact = hg.nearest_neighbors(vectors, vectors[sample], k=NEIGHBORS + 1, knn="exact").ids
+        exact = hg.nearest_neighbors(
+            vectors, vectors[sample], k=NEIGHBORS + 1, knn="exact", backend="numpy"
+        ).ids
         # An item finds itself too, which its own list leaves out.
         others = [row[row != item][:NEIGHBORS] for item, row in zip(sample, exact, strict=True)]
         recall = evaluation.agreement(lists.ids[sample], np.stack(others))

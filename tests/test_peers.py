@@ -144,7 +144,7 @@ def test_a_side_by_side_peer_ranks_by_its_columns(problem):
 
 def test_affinity_is_that_of_the_reference():
     vectors = np.random.default_rng(73).standard_normal((80, 6))
-    lists = hg.nearest_neighbors(vectors, k=9, knn="exact", dtype="float64")
+    lists = hg.nearest_neighbors(vectors, k=9, knn="exact", dtype="float64", backend="numpy")
     affinity = peers.affinity_of(np.asarray(lists.ids), np.asarray(lists.similarities))
     expected = reference.affinity_matrix(vectors, 9).toarray()
     np.testing.assert_allclose(affinity.toarray(), expected, atol=1e-12)

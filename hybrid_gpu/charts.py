@@ -125,6 +125,7 @@ _METHODS = {
     "hybrid-paper": _Style("#56b4e9", "P"),
     "shybrid": _Style("#009e73", "v"),
     "hybrid": _Style("#0072b2", "X"),
+    "hybrid, eigenvectors": _Style("#7b3294", "p"),
     "nn": _Style("#808080", "h"),
     "alpha-qe": _Style("#8c6510", "*"),
 }
@@ -141,7 +142,18 @@ _OTHERS = (
 )
 _LINES = ("-", "--", ":", "-.")
 # Marks of one nominal size differ in how large they look.
-_SIZES = {"D": 5.6, "s": 5.8, "o": 6.4, "h": 7.0, "^": 7.2, "v": 7.2, "P": 7.8, "X": 7.6, "*": 9.6}
+_SIZES = {
+    "D": 5.6,
+    "s": 5.8,
+    "o": 6.4,
+    "h": 7.0,
+    "p": 7.2,
+    "^": 7.2,
+    "v": 7.2,
+    "P": 7.8,
+    "X": 7.6,
+    "*": 9.6,
+}
 
 # What a user may have set in a matplotlibrc must not change the pictures.
 _SETTINGS = (

@@ -32,7 +32,7 @@ from hybrid_gpu.neighbors import unit_rows
 from hybrid_gpu.progress import Progress
 from hybrid_gpu.runlog import WORK, RunLog, clear_run, header_of, measurement_of
 from hybrid_gpu.storage import load_index
-from hybrid_gpu.validation import check_vectors
+from hybrid_gpu.validation import check_count, check_vectors
 
 # Components up to this size may be decomposed densely, in a minute or so.
 _DENSE_ITEMS = 7000
@@ -185,6 +185,10 @@ def run_experiments(
     place = Path(folder)
     wanted = Settings() if settings is None else settings
     device = select_backend(backend)
+    # Before anything is written: a run that cannot begin leaves no folder behind.
+    check_count(wanted.neighbors, "neighbors", high=benchmark.n - 1)
+    for what, vectors in (("descriptors", benchmark.descriptors), ("queries", benchmark.queries)):
+        check_vectors(vectors, what, dtype="float32", backend=select_backend("numpy"))
     if restart:
         clear_run(place)
     log = RunLog.open(place, header_of(benchmark, asdict(wanted), device.name))

@@ -48,6 +48,20 @@ def rng(request):
     return np.random.default_rng(request.param)
 
 
+@pytest.fixture
+def figures(monkeypatch):
+    """Every figure, kept in the place of being saved, so that a test can look at its parts."""
+    import matplotlib.figure
+
+    made = []
+
+    def remember(self, *args, **options):
+        made.append(self)
+
+    monkeypatch.setattr(matplotlib.figure.Figure, "savefig", remember)
+    return made
+
+
 def clustered_vectors(rng, n=120, d=8, clusters=6):
     """Points around a few centers: reciprocal graphs with several components and some strays."""
     centers = rng.standard_normal((clusters, d)) * 2

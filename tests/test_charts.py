@@ -17,20 +17,6 @@ TEMPORAL = Series("temporal", ((1, 46.8), (2, NAN), (5, 56.8), (9, np.inf), (20,
 HYBRID = Series("hybrid", ((2, 59.9), (5, 63.4)), labels=("r = 2", ""), joined=False)
 
 
-@pytest.fixture
-def figures(monkeypatch):
-    """Every figure, kept in the place of being saved, so that a test can look at its parts."""
-    import matplotlib.figure
-
-    made = []
-
-    def remember(self, *args, **options):
-        made.append(self)
-
-    monkeypatch.setattr(matplotlib.figure.Figure, "savefig", remember)
-    return made
-
-
 def _panel(*series, **options):
     return Panel("by time", "time (s)", "mAP", series, **options)
 

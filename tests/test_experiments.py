@@ -131,6 +131,19 @@ def test_a_folder_of_other_things_is_left_alone(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.txt"]
 
 
+@pytest.mark.parametrize("part", ["descriptors", "queries"])
+def test_input_that_cannot_be_ranked_leaves_no_folder(tmp_path, part):
+    data = benchmark()
+    getattr(data, part)[3, 2] = np.nan
+    with pytest.raises(ValueError, match=f"{part} must be finite"):
+        run_experiments(data, tmp_path / "a" / "run", settings=SMALL, backend="numpy")
+    with pytest.raises(ValueError, match="neighbors must be at most 119"):
+        run_experiments(
+            benchmark(), tmp_path / "a" / "run", settings=Settings(neighbors=120), backend="numpy"
+        )
+    assert not list(tmp_path.iterdir())
+
+
 def test_restarting_measures_everything_anew(folder, monkeypatch):
     counted = Counted(monkeypatch)
     run = run_experiments(benchmark(seed=32), folder, settings=SMALL, restart=True, backend="numpy")

@@ -23,20 +23,6 @@ def _draw(path, **changes):
     ranking_grid(images, images[:2], path=path, **(values | changes))
 
 
-@pytest.fixture
-def figures(monkeypatch):
-    """Every figure, kept in the place of being saved, so that a test can look at its parts."""
-    import matplotlib.figure
-
-    made = []
-
-    def remember(self, *args, **options):
-        made.append(self)
-
-    monkeypatch.setattr(matplotlib.figure.Figure, "savefig", remember)
-    return made
-
-
 def _frame(axes):
     side = axes.spines["left"]
     return side.get_edgecolor(), side.get_linestyle()

@@ -97,7 +97,6 @@ def paper(
     )
     if quick:
         benchmark, settings = _smaller(benchmark, _QUICK_ITEMS, seed), settings.quick()
-    output.mkdir(parents=True, exist_ok=True)
     with progress_bars() as progress:
         run = run_experiments(
             benchmark,
@@ -191,7 +190,7 @@ def _print_methods(run: Run, methods: Section) -> None:
     scores = [
         name for name in ("mAP", "P@100", "mAP medium", "mAP hard") if name in methods.rows[0]
     ]
-    shown = {name: name for name in scores}
+    shown = {name: name.removeprefix("mAP ") for name in scores}
     shown |= {"agreement@100": "agreement", "ms per query": "ms", "MB": "MB"}
     table = make_table("method", *shown.values())
     for row in methods.rows:

@@ -92,12 +92,12 @@ class Problem:
         # The older of SciPy's two classes: not every peer takes the newer one.
         return sparse.csr_matrix(parts, shape=(self.n, self.n))
 
-    def graph(self) -> hg.Graph:
-        """W in float32 as this library's graph."""
-        parts = (self.read("float32"), self.read("indices"), self.read("indptr"))
+    def graph(self, values: str = "float32") -> hg.Graph:
+        """W as this library's graph, in the precision ``values``."""
+        parts = (self.read(values), self.read("indices"), self.read("indptr"))
         adjacency = hg.select_backend("numpy").csr(*parts, (self.n, self.n))
         components = np.zeros(self.n, np.int32)
-        return hg.Graph(adjacency, self.read("degrees").astype(np.float32), components)
+        return hg.Graph(adjacency, self.read("degrees").astype(values), components)
 
     def observations(self) -> Callable[[int], Vector]:
         """The dense observation (n,) of a query, by its number."""
@@ -315,7 +315,8 @@ def ours(
     graph: hg.Graph,
     *,
     method: str,
-    steps: int,
+    steps: int | None = None,
+    rtol: float | None = None,
     basis: str = "none",
     rank: int | None = None,
     batch: int | None = None,
@@ -329,7 +330,7 @@ def ours(
 
     def ranked(numbers: Numbers, k: int) -> hg.Ranking:
         seen = ids[numbers], similarities[numbers]
-        return index.rerank(*seen, k=k, method=method, steps=steps, batch=batch)
+        return index.rerank(*seen, k=k, method=method, steps=steps, rtol=rtol, batch=batch)
 
     def scores(numbers: Numbers) -> NDArray[Any]:
         whole = ranked(numbers, index.n)
@@ -346,11 +347,12 @@ def ways(rank: int) -> list[Way]:
     def way(
         name: str, package: str, load: str, setup: Callable[..., Solver], **options: Any
     ) -> Way:
-        read = Problem.graph if load == "graph" else partial(Problem.matrix, values=load)
+        kind, _, values = load.rpartition(" ")
+        read = partial(Problem.graph if kind == "graph" else Problem.matrix, values=values)
         return Way(name, package, read, partial(setup, **options))
 
-    def own(name: str, **options: Any) -> Way:
-        return way(f"hybrid_gpu {name}", "hybrid_gpu", "graph", ours, **options)
+    def own(name: str, values: str = "float32", **options: Any) -> Way:
+        return way(f"hybrid_gpu {name}", "hybrid_gpu", f"graph {values}", ours, **options)
 
     def cg_steps(steps: int) -> Iterator[Way]:
         name, task = f"SciPy cg, {steps} steps", ("scipy", "float64", scipy_cg)
@@ -372,11 +374,13 @@ def ways(rank: int) -> list[Way]:
         own("hybrid, aggregates, 5 steps", steps=5, **groups),
         own("hybrid, aggregates, 10 steps", steps=10, **groups),
         own("hybrid, aggregates, 25 steps", steps=25, **groups),
+        own("hybrid, aggregates, float64, rtol 1e-7", "float64", rtol=1e-7, **groups),
+        own("hybrid, aggregates, float64, rtol 1e-10", "float64", rtol=1e-10, **groups),
         own("hybrid, aggregates, 5 steps, one at a time", steps=5, batch=1, **groups),
         own(f"hybrid, {rank} eigenvectors, 5 steps", method="hybrid", basis="eigen", **eigen),
         way(
             f"the paper's hybrid, {rank} eigenvectors, 5 steps, one per core",
-            *("hybrid_gpu", "graph", paper),
+            *("hybrid_gpu", "graph float32", paper),
             **eigen,
         ),
         *cg_steps(20),

@@ -7,7 +7,7 @@
 
 Everybody ranks the same items for the same queries: the largest component of the reciprocal graph
 of 50 neighbors, alpha 0.99, and for each query the five nearest items of that component. "Exact" is
-conjugate gradients in float64 to a residual of 1e-10, which plain SciPy checks on the matrix in its
+conjugate gradients in float64 to a residual of 1e-12, which plain SciPy checks on the matrix in its
 own order. The time of a query ends with its 100 best items in order. Everybody may use all cores:
 this library and PyGSP solve queries side by side, peers that know no batches get one query on each
 core where threads help them. scikit-network has no other setup than the query's own.
@@ -148,14 +148,14 @@ def solved(problem: Problem) -> float:
     for start in range(0, len(ids), 16):
         rows = slice(start, start + 16)
         found = index.rerank(
-            ids[rows], similarities[rows], k=problem.n, method="temporal", rtol=1e-10
+            ids[rows], similarities[rows], k=problem.n, method="temporal", rtol=1e-12
         )
         np.put_along_axis(exact[rows], found.ids, found.scores, axis=1)
         for number in range(start, start + len(found.ids)):
             y, x = (1 - problem.alpha) * observation(number), exact[number]
             left = np.linalg.norm(y - x + problem.alpha * (adjacency @ x))
             worst = max(worst, float(left / np.linalg.norm(y)))
-    if worst > 1e-9:
+    if worst > 1e-11:
         raise RuntimeError(f"the exact solution leaves a residual of {worst:.1e}.")
     return worst
 

@@ -60,8 +60,8 @@ class Basis(Protocol):
     def prolong(self, coefficients: Array) -> Array:
         """``Z c``: the signal (n, m) of coefficients (r, m)."""
 
-    def image(self, coefficients: Array) -> Array:
-        """``W Z c``, the prolonged signal after one step along the edges."""
+    def without_image(self, signal: Array, coefficients: Array, alpha: float) -> Array:
+        """``v - (I - alpha W) Z c`` for a signal v (n, m); may be written over the signal."""
 
     def coarse_solve(self, alpha: float) -> CoarseSolve:
         """The inverse of ``E = Z^T (I - alpha W) Z``."""
@@ -131,9 +131,10 @@ class EigenBasis:
         scaled = self._scaled(coefficients)
         return xp.concat([xp.matmul(self._rows(*rows), scaled) for rows in self._tiles()])
 
-    def image(self, coefficients: Array) -> Array:
+    def without_image(self, signal: Array, coefficients: Array, alpha: float) -> Array:
         # Not U Lambda c: vectors of low precision are eigenvectors only nearly.
-        return self.backend.spmm(self.adjacency, self.prolong(coefficients))
+        change = self.prolong(coefficients)
+        return signal - change + alpha * self.backend.spmm(self.adjacency, change)
 
     def coarse_solve(self, alpha: float) -> CoarseSolve:
         inverse = 1 / (1 - alpha * self.eigenvalues[:, None])
@@ -173,8 +174,9 @@ class GalerkinBasis:
     ----------
     vectors, transposed : sparse matrices (n, r) and (r, n), or dense arrays
         Z by items and by vectors.
-    coupled : sparse matrix of shape (n, r), or None
-        ``W Z``; None: computed from W when it is needed.
+    spread : sparse matrix of shape (n, 2 r), or None
+        Z and ``W Z`` side by side, where they are sparse: one product with it is ``(I - alpha W) Z
+        c`` for any alpha. None: W is applied when it is needed.
     gram : array of shape (s, s), or None
         ``Z^T Z`` of the first s vectors; None if they are orthonormal.
     coupling : array or sparse matrix of shape (s, s)
@@ -187,7 +189,7 @@ class GalerkinBasis:
     kind: str
     vectors: Any
     transposed: Any
-    coupled: SparseMatrix | None
+    spread: SparseMatrix | None
     gram: Array | None
     coupling: Any
     alone: Array
@@ -208,7 +210,7 @@ class GalerkinBasis:
         # The inverse that searching needs is dense, and stands beside the coupling.
         inverse = self.coupling.shape[0] ** 2 * item_bytes(self.alone)
         small = inverse + _bytes(self.gram) + _bytes(self.coupling) + array_bytes(self.alone)
-        large = _bytes(self.vectors) + _bytes(self.coupled)
+        large = _bytes(self.vectors) + _bytes(self.spread)
         if hasattr(self.vectors, "indptr"):  # dense vectors are transposed without a copy
             large += _bytes(self.transposed)
         return int(small + large)
@@ -219,10 +221,12 @@ class GalerkinBasis:
     def prolong(self, coefficients: Array) -> Array:
         return self._times(self.vectors, coefficients)
 
-    def image(self, coefficients: Array) -> Array:
-        if self.coupled is None:
-            return self.backend.spmm(self.adjacency, self.prolong(coefficients))
-        return self.backend.spmm(self.coupled, coefficients)
+    def without_image(self, signal: Array, coefficients: Array, alpha: float) -> Array:
+        if self.spread is None:
+            change = self.prolong(coefficients)
+            return signal - change + alpha * self.backend.spmm(self.adjacency, change)
+        both = self.backend.xp.concat([coefficients, -alpha * coefficients])
+        return self.backend.subtract_spmm(signal, self.spread, both)
 
     def coarse_solve(self, alpha: float) -> CoarseSolve:
         xp, s = self.backend.xp, self.coupling.shape[0]
@@ -449,13 +453,7 @@ def _basis_of_groups(
         kind="aggregates",
         vectors=vectors,
         transposed=transposed,
-        coupled=csr_from_sorted(
-            backend.asarray(couplings.values, dtype),
-            backend.asarray(couplings.rows),
-            backend.asarray(couplings.columns),
-            shape,
-            backend,
-        ),
+        spread=_side_by_side(labels, weights, couplings, dtype, backend),
         gram=None,
         coupling=csr_from_sorted(
             backend.asarray(couplings.strengths[small], dtype),
@@ -467,6 +465,28 @@ def _basis_of_groups(
         alone=backend.asarray(alone[:, None], dtype),
         adjacency=graph.adjacency,
         backend=backend,
+    )
+
+
+def _side_by_side(
+    labels: NDArray[np.int64],
+    weights: HostArray,
+    couplings: _Couplings,
+    dtype: str,
+    backend: Backend,
+) -> SparseMatrix:
+    """Z and ``W Z`` as one sparse matrix: groups of an item, then those of its neighbors."""
+    inside, count = np.flatnonzero(labels >= 0), int(labels.max(initial=-1)) + 1
+    rows = np.concatenate([inside, couplings.rows])
+    columns = np.concatenate([labels[inside], couplings.columns + count])
+    values = np.concatenate([weights[inside], couplings.values])
+    order = np.argsort(rows, kind="stable")
+    return csr_from_sorted(
+        backend.asarray(values[order], dtype),
+        backend.asarray(rows[order]),
+        backend.asarray(columns[order]),
+        (labels.size, 2 * count),
+        backend,
     )
 
 
@@ -536,7 +556,7 @@ def _coupled_by_products(
         kind=kind,
         vectors=vectors,
         transposed=transposed,
-        coupled=None,
+        spread=None,
         gram=xp.concat(gram, axis=1) if gram else empty,
         coupling=xp.concat(coupling, axis=1) if coupling else empty,
         alone=xp.zeros((0, 1), dtype=dtype, device=backend.device),

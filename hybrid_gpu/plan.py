@@ -123,7 +123,7 @@ def predicted_bytes(
         vectors = 2 * count * (value + 4) + 4 * (count + groups)
         # The inverse of the coarse matrix is dense; its entries before that are few.
         small = groups**2 * value + groups * (cells * (value + 4) + 4)
-        basis = vectors + count * (coupled * (value + 4) + 4) + small
+        basis = vectors + count * ((1 + coupled) * (value + 4) + 4) + small
     return {
         "graph": round(count * (entries * (value + 4) + 4 + value + 4 + 16)),
         "descriptors": count * dimensions * value,

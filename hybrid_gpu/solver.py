@@ -231,9 +231,8 @@ class _Coarse:
     def correct(self, solution: Array, residual: Array) -> tuple[Array, Array]:
         """Solve the residual's part in the span of the basis: none of it is left."""
         coefficients = self._solve(self.basis.restrict(residual))
-        change = self.basis.prolong(coefficients)
-        image = change - self.alpha * self.basis.image(coefficients)
-        return solution + change, residual - image
+        residual = self.basis.without_image(residual, coefficients, self.alpha)
+        return solution + self.basis.prolong(coefficients), residual
 
     def projected(self, apply: Operator) -> Operator:
         """The operator without the span of the basis: every product v loses ``A Z E^-1 Z^T v``."""
@@ -243,12 +242,7 @@ class _Coarse:
             product = apply(direction)
             restricted = basis.restrict(product.values)
             coefficients = self._solve(restricted)
-            # In place: these are arrays of our own, and fresh ones of this size cost a CPU more
-            # than the arithmetic.
-            span, values = basis.image(coefficients), product.values
-            span *= -self.alpha
-            span += basis.prolong(coefficients)
-            values -= span
+            values = basis.without_image(product.values, coefficients, self.alpha)
             # The span's share of p^T A p is a short sum over the coefficients.
             share = xp.sum(restricted * coefficients, axis=0, dtype=xp.float64)
             return Product(values, product.curvature - share)

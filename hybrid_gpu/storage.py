@@ -147,7 +147,7 @@ def _arrays_of(index: DiffusionIndex) -> dict[str, HostArray]:
         if basis.scales is not None:
             arrays["basis_scales"] = basis.scales
     elif basis is not None:
-        for name in ("vectors", "transposed", "coupled", "gram", "coupling", "alone"):
+        for name in ("vectors", "transposed", "spread", "gram", "coupling", "alone"):
             part = getattr(basis, name)
             if hasattr(part, "indptr"):
                 arrays.update(_csr_arrays(f"basis_{name}", part))
@@ -253,9 +253,9 @@ def _basis(
     else:
         vectors = _csr("basis_vectors", device, shape, backend)
         transposed = _csr("basis_transposed", device, shape[::-1], backend)
-    coupled, coupling = None, device.get("basis_coupling")
-    if "basis_coupled_data" in device:
-        coupled = _csr("basis_coupled", device, shape, backend)
+    spread, coupling = None, device.get("basis_coupling")
+    if "basis_spread_data" in device:
+        spread = _csr("basis_spread", device, (shape[0], 2 * shape[1]), backend)
     if "basis_coupling_data" in device:
         size = len(arrays["basis_coupling_indptr"]) - 1
         coupling = _csr("basis_coupling", device, (size, size), backend)
@@ -263,7 +263,7 @@ def _basis(
         kind=str(told["kind"]),
         vectors=vectors,
         transposed=transposed,
-        coupled=coupled,
+        spread=spread,
         gram=device.get("basis_gram"),
         coupling=coupling,
         alone=device["basis_alone"],

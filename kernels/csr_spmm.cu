@@ -1,5 +1,6 @@
-// Sparse times dense, row-major: Y = A X with A CSR (n, p), X (p, m), Y (n, m). Also restricts to and
-// prolongs from an aggregate basis, whose matrices have rows of one entry or of thousands.
+// Sparse times dense, row-major: Y = A X with A CSR (n, p), X (p, m), Y (n, m); or, if subtract is not
+// 0, Y -= A X. Also restricts to and prolongs from an aggregate basis, whose matrices have rows of one
+// entry or of thousands, and takes the span of such a basis off a signal.
 //
 // csr_spmm: rows up to a few hundred entries
 //   block   (x, y), at most 256 threads: x of them work on one row, y rows at a time.
@@ -20,7 +21,7 @@
 // limits  m >= 1; ceil(m / x) < 65536; with HG_INDEX int at most 2^31 - 256 entries. A few rows with
 //         10^5 entries and more leave most of a GPU idle.
 // memory  reads A once for each ceil(m / x) (mostly from the cache), a row of X for each entry of A
-//         (from the cache where neighbors share it), writes Y once.
+//         (from the cache where neighbors share it), writes Y once; to subtract, reads it once too.
 //         At least: nnz (value + index) + n indices + (p + n) m values. Restrict and prolong of an
 //         aggregate basis reach it: every row of the long side is touched once.
 #ifndef HG_VALUE
@@ -34,9 +35,10 @@
 #define HG_TILE 32
 
 extern "C" __global__ void __launch_bounds__(HG_THREADS)
-csr_spmm(const long long n, const int m, const HG_INDEX* __restrict__ indptr,
-         const HG_INDEX* __restrict__ indices, const HG_VALUE* __restrict__ data,
-         const HG_VALUE* __restrict__ dense, HG_VALUE* __restrict__ result)
+csr_spmm(const long long n, const int m, const int subtract,
+         const HG_INDEX* __restrict__ indptr, const HG_INDEX* __restrict__ indices,
+         const HG_VALUE* __restrict__ data, const HG_VALUE* __restrict__ dense,
+         HG_VALUE* __restrict__ result)
 {
     const int lanes = blockDim.x;
     int width = lanes;
@@ -58,14 +60,18 @@ csr_spmm(const long long n, const int m, const HG_INDEX* __restrict__ indptr,
         }
         for (int offset = lanes / 2; offset >= width; offset /= 2)
             sum += __shfl_down_sync(0xffffffffu, sum, offset, lanes);
-        if (live && share == 0) result[row * m + column] = sum;
+        if (live && share == 0) {
+            HG_VALUE* const place = result + row * m + column;
+            *place = subtract ? *place - sum : sum;
+        }
     }
 }
 
 extern "C" __global__ void __launch_bounds__(HG_THREADS)
-csr_spmm_long_rows(const long long n, const int m, const HG_INDEX* __restrict__ indptr,
-                   const HG_INDEX* __restrict__ indices, const HG_VALUE* __restrict__ data,
-                   const HG_VALUE* __restrict__ dense, HG_VALUE* __restrict__ result)
+csr_spmm_long_rows(const long long n, const int m, const int subtract,
+                   const HG_INDEX* __restrict__ indptr, const HG_INDEX* __restrict__ indices,
+                   const HG_VALUE* __restrict__ data, const HG_VALUE* __restrict__ dense,
+                   HG_VALUE* __restrict__ result)
 {
     __shared__ HG_VALUE parts[HG_THREADS];
     const int thread = threadIdx.x;
@@ -88,6 +94,9 @@ csr_spmm_long_rows(const long long n, const int m, const HG_INDEX* __restrict__ 
             __syncthreads();
         }
         // Each thread reads its own part, which it alone overwrites: no barrier is due.
-        if (thread < width && column < m) result[row * m + column] = parts[thread];
+        if (thread < width && column < m) {
+            HG_VALUE* const place = result + row * m + column;
+            *place = subtract ? *place - parts[thread] : parts[thread];
+        }
     }
 }

@@ -97,6 +97,23 @@ def test_spmm_is_the_dense_product(backend, rng, dtype, tolerance, shape):
     assert backend.to_numpy(product).dtype == dtype
 
 
+# The last has more rows than a tile, and enough columns to be cut into tiles.
+@pytest.mark.parametrize("shape", [(1, 1, 1), (7, 5, 3), (300, 600, 2), (5000, 30, 70)])
+def test_subtract_spmm_takes_the_product_off(backend, rng, dtype, tolerance, shape):
+    n, p, m = shape
+    matrix = (rng.random((n, p)) * (rng.random((n, p)) < 0.5)).astype(dtype)
+    right = rng.standard_normal((p, m)).astype(dtype)
+    values = rng.standard_normal((n, m)).astype(dtype)
+    left = backend.subtract_spmm(
+        backend.asarray(values.copy()), csr_of(backend, matrix), backend.asarray(right)
+    )
+    expected = values - matrix.astype("float64") @ right
+    np.testing.assert_allclose(
+        backend.to_numpy(left), expected, rtol=tolerance, atol=20 * tolerance
+    )
+    assert backend.to_numpy(left).dtype == dtype
+
+
 def test_cg_steps_equal_their_generic_twins(backend, rng, dtype, tolerance):
     n, m, alpha = 50, 6, 0.9
     matrix = (rng.random((n, n)) * (rng.random((n, n)) < 0.2)).astype(dtype)

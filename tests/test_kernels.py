@@ -188,6 +188,14 @@ def assert_sum_of_products(result, expected, sizes, types, *, whole):
         assert np.all(np.abs(result - expected) <= 32 * types.eps * (sizes + 1))
 
 
+def product_and_difference(rows, dense, whole):
+    """What the flag makes of the product: over what was there, or taken off it."""
+    product = rows.dense @ dense
+    there = numbers(np.random.default_rng(5), product.shape, whole).astype(dense.dtype)
+    yield np.int32(0), nans(*product.shape, like=dense), product
+    yield np.int32(1), there, there - product
+
+
 COLUMNS = (1, 2, 3, 8, 16, 17, 32, 33, 65, 129, 257)
 SPARSE_CASES = [(41, m) for m in COLUMNS] + [(0, 1), (0, 40), (1, 1), (1, 257), (600, 1), (9, 5)]
 SPARSE_CHECKED = [(9, 1), (9, 5), (19, 33), (0, 40), (1, 257)]
@@ -198,14 +206,14 @@ SPARSE_CHECKED = [(9, 1), (9, 5), (19, 33), (0, 40), (1, 257)]
 def test_csr_spmm_multiplies_rows_of_every_length(n, m, whole, types):
     rows = matrix(mixed_lengths(n), 53, whole=whole)
     dense = types.values(numbers(np.random.default_rng(1), (53, m), whole))
-    result = nans(n, m, like=dense)
+    sizes = np.abs(rows.dense) @ np.abs(dense)
     # What the backend takes, what is right for every m, and what rows of one entry get.
     for x, y in {shapes.row_block(m, 25.0), (32, 8), shapes.row_block(m, 1.0)}:
-        arguments = (np.int64(n), np.int32(m), *rows.arrays(types), dense, result)
         grid = (3, -(-m // x))
-        got = run("csr_spmm", "csr_spmm", types, grid, (x, y), arguments)[-1]
-        sizes = np.abs(rows.dense) @ np.abs(dense)
-        assert_sum_of_products(got, rows.dense @ dense, sizes, types, whole=whole)
+        for subtract, result, expected in product_and_difference(rows, dense, whole):
+            arguments = (np.int64(n), np.int32(m), subtract, *rows.arrays(types), dense, result)
+            got = run("csr_spmm", "csr_spmm", types, grid, (x, y), arguments)[-1]
+            assert_sum_of_products(got, expected, sizes + 5, types, whole=whole)
 
 
 @pytest.mark.parametrize("types", VALUES_AND_INDICES, ids=str)
@@ -214,7 +222,7 @@ def test_csr_spmm_prolongs_and_restricts_an_aggregate_basis(types):
     prolong = matrix([1] * 300, 5, whole=True)
     up = types.indices(np.arange(301)), types.indices(group), types.values(prolong.data)
     coarse = types.values(numbers(np.random.default_rng(3), (5, 3), True))
-    arguments = (np.int64(300), np.int32(3), *up, coarse, nans(300, 3, like=coarse))
+    arguments = (np.int64(300), np.int32(3), np.int32(0), *up, coarse, nans(300, 3, like=coarse))
     x, y = shapes.row_block(3, 1.0)
     fine = run("csr_spmm", "csr_spmm", types, (2, 1), (x, y), arguments)[-1]
     np.testing.assert_array_equal(fine, prolong.data[:, None] * coarse[group])
@@ -222,7 +230,7 @@ def test_csr_spmm_prolongs_and_restricts_an_aggregate_basis(types):
     order = np.argsort(group, kind="stable")
     indptr = np.searchsorted(group[order], np.arange(6))
     down = types.indices(indptr), types.indices(order), types.values(prolong.data[order])
-    arguments = (np.int64(5), np.int32(3), *down, fine, nans(5, 3, like=coarse))
+    arguments = (np.int64(5), np.int32(3), np.int32(0), *down, fine, nans(5, 3, like=coarse))
     got = run("csr_spmm", "csr_spmm_long_rows", types, (4, 1), 256, arguments)[-1]
     expected = np.zeros((5, 3))
     np.add.at(expected, group, prolong.data[:, None] * fine)
@@ -235,11 +243,12 @@ def test_csr_spmm_long_rows_multiplies_rows_of_every_length(m, whole, types):
     lengths = (0, 1, 300, 4096 if m < 4 else 513, 8, 0, 255)
     rows = matrix(lengths, 600, whole=whole)
     dense = types.values(numbers(np.random.default_rng(1), (600, m), whole))
-    arguments = (np.int64(7), np.int32(m), *rows.arrays(types), dense, nans(7, m, like=dense))
-    grid = (3, -(-m // 32))
-    got = run("csr_spmm", "csr_spmm_long_rows", types, grid, 256, arguments)[-1]
     sizes = np.abs(rows.dense) @ np.abs(dense)
-    assert_sum_of_products(got, rows.dense @ dense, sizes, types, whole=whole)
+    grid = (3, -(-m // 32))
+    for subtract, result, expected in product_and_difference(rows, dense, whole):
+        arguments = (np.int64(7), np.int32(m), subtract, *rows.arrays(types), dense, result)
+        got = run("csr_spmm", "csr_spmm_long_rows", types, grid, 256, arguments)[-1]
+        assert_sum_of_products(got, expected, sizes + 5, types, whole=whole)
 
 
 @pytest.mark.parametrize("whole", [True, False], ids=["whole", "real"])
@@ -445,7 +454,7 @@ def arguments_of(file, types):
     n, m, two = np.int64(2), np.int32(1), types.values(np.ones((2, 1)))
     csr = Rows(np.arange(3), np.arange(2), np.ones(2), np.eye(2)).arrays(types)
     return {
-        "csr_spmm": [n, m, *csr, two, two.copy()],
+        "csr_spmm": [n, m, np.int32(0), *csr, two, two.copy()],
         "laplacian_step": [n, m, two[0, 0], *csr, two, two.copy(), np.ones((1, 1))],
         "cg_update": [n, m, np.ones(1), *(two.copy() for _ in range(4)), np.ones((1, 1))],
         "cg_direction": [n, m, np.ones(1), two, two.copy()],

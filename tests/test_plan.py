@@ -70,7 +70,7 @@ def test_predicted_bytes_are_those_of_a_real_index(backend, dtype):
         dimensions=8,
         neighbors=8,
         groups=int(basis.coupling.shape[0]),
-        coupled=int(basis.coupled.data.shape[0]) / 400,
+        coupled=int(basis.spread.data.shape[0]) / 400 - 1,
         cells=int(basis.coupling.data.shape[0]) / int(basis.coupling.shape[0]),
         dtype=dtype,
     )

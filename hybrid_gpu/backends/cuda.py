@@ -26,13 +26,14 @@ _LONG_ROWS = 256
 _C_NAMES = {"float32": "float", "float64": "double", "int32": "int", "int64": "long long"}
 
 
-def csr_spmm(matrix: SparseMatrix, dense: Array) -> Array:
-    """``A X`` for a row-major X."""
+def csr_spmm(matrix: SparseMatrix, dense: Array, *, taken_off: Array | None = None) -> Array:
+    """``A X`` for a row-major X, or ``V - A X`` in the place of the values V to take it off."""
     n, m = matrix.shape[0], dense.shape[1]
     # A kernel reads raw memory: values of another type would be garbage, not an error.
     common = cupy.result_type(matrix.data, dense)
     data, dense = matrix.data.astype(common, copy=False), dense.astype(common, copy=False)
-    result = cupy.empty((n, m), common)
+    result = cupy.empty((n, m), common) if taken_off is None else taken_off
+    _same_types(result, dense)
     if n == 0 or m == 0:
         return result
     length = matrix.data.size / n
@@ -41,7 +42,8 @@ def csr_spmm(matrix: SparseMatrix, dense: Array) -> Array:
         name, block, columns = "csr_spmm_long_rows", (_THREADS, 1), 32
     grid = (min(-(-n // block[1]), 2**31 - 1), -(-m // (columns or block[0])))
     indptr, indices = _same_types(matrix.indptr, matrix.indices)
-    arguments = (np.int64(n), np.int32(m), indptr, indices, data, dense, result)
+    subtract = np.int32(taken_off is not None)
+    arguments = (np.int64(n), np.int32(m), subtract, indptr, indices, data, dense, result)
     _kernel("csr_spmm", name, dense.dtype, matrix.indices.dtype)(grid, block, arguments)
     return result
 

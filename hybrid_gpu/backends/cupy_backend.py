@@ -91,6 +91,12 @@ class CupyBackend(GenericBackend):
                 return cuda.csr_spmm(matrix, cupy.ascontiguousarray(dense))
             return self._spmm_by_cusparse(matrix, cupy.ascontiguousarray(dense))
 
+    def subtract_spmm(self, values: Array, matrix: SparseMatrix, dense: Array) -> Array:
+        with self.device:
+            if self.engine == "own" and values.flags.c_contiguous:
+                return cuda.csr_spmm(matrix, cupy.ascontiguousarray(dense), taken_off=values)
+            return super().subtract_spmm(values, matrix, dense)
+
     def eigsh(self, matrix: SparseMatrix, k: int, start: HostArray) -> Eigenpairs:
         from cupyx.scipy.sparse.linalg import eigsh
 

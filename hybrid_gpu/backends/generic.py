@@ -37,6 +37,9 @@ class GenericBackend(ABC):
     @abstractmethod
     def spmm(self, matrix: SparseMatrix, dense: Array) -> Array: ...
 
+    def subtract_spmm(self, values: Array, matrix: SparseMatrix, dense: Array) -> Array:
+        return values - self.spmm(matrix, dense)
+
     def mutual_edges(self, ids: Array, similarities: Array) -> Edges:
         xp = self.xp
         n, k = ids.shape

@@ -63,6 +63,11 @@ class _RowBlocks:
     blocks: tuple[tuple[int, Any], ...]
     tiles: tuple[tuple[int, Any], ...]
 
+    def parts(self, columns: int) -> tuple[tuple[int, Any], ...]:
+        """Rows whose products stay in the cache until they are used."""
+        # With few columns, the calls would cost more than the products.
+        return self.tiles if columns >= _TILE_COLUMNS else self.blocks
+
 
 class NumpyBackend(GenericBackend):
     """NumPy arrays and SciPy sparse matrices."""
@@ -106,6 +111,20 @@ class NumpyBackend(GenericBackend):
         parallel = matrix.data.size * dense.shape[1] > _WORTH_THREADS
         _for_each(multiply, matrix.blocks, parallel=parallel)
         return result
+
+    def subtract_spmm(self, values: Array, matrix: SparseMatrix, dense: Array) -> Array:
+        assert isinstance(matrix, _RowBlocks)
+        dense = np.ascontiguousarray(dense)
+
+        def subtract(part: tuple[int, Any]) -> None:
+            # The product of a tile is taken off while it is in the cache.
+            start, rows = part
+            values[start : start + rows.shape[0]] -= rows @ dense
+
+        m = dense.shape[1]
+        parallel = matrix.data.size * m > _WORTH_THREADS
+        _for_each(subtract, matrix.parts(m), parallel=parallel)
+        return values
 
     def eigsh(self, matrix: SparseMatrix, k: int, start: HostArray) -> Eigenpairs:
         whole = scipy.sparse.csr_array((matrix.data, matrix.indices, matrix.indptr), matrix.shape)
@@ -160,8 +179,7 @@ class NumpyBackend(GenericBackend):
         assert isinstance(matrix, _RowBlocks)
         direction = np.ascontiguousarray(direction)
         m = direction.shape[1]
-        # With few columns, the calls would cost more than the products.
-        parts = matrix.tiles if m >= _TILE_COLUMNS else matrix.blocks
+        parts = matrix.parts(m)
         values, curvature = np.empty_like(direction), np.empty((len(parts), m))
 
         def step(number: int) -> None:

@@ -109,6 +109,9 @@ class Backend(Protocol):
     def spmm(self, matrix: SparseMatrix, dense: Array) -> Array:
         """Multiply a sparse (n, p) matrix with a dense row-major (p, m) one."""
 
+    def subtract_spmm(self, values: Array, matrix: SparseMatrix, dense: Array) -> Array:
+        """``V - A X`` for values V (n, m); may be written over V."""
+
     def eigsh(self, matrix: SparseMatrix, k: int, start: HostArray) -> Eigenpairs:
         """Largest ``k`` eigenpairs by Lanczos; may miss copies of a repeated eigenvalue."""
 

@@ -375,7 +375,7 @@ def ways(rank: int) -> list[Way]:
         own("hybrid, aggregates, 10 steps", steps=10, **groups),
         own("hybrid, aggregates, 25 steps", steps=25, **groups),
         own("hybrid, aggregates, float64, rtol 1e-7", "float64", rtol=1e-7, **groups),
-        own("hybrid, aggregates, float64, rtol 1e-10", "float64", rtol=1e-10, **groups),
+        own("hybrid, aggregates, float64, rtol 1e-13", "float64", rtol=1e-13, **groups),
         own("hybrid, aggregates, 5 steps, one at a time", steps=5, batch=1, **groups),
         own(f"hybrid, {rank} eigenvectors, 5 steps", method="hybrid", basis="eigen", **eigen),
         way(

@@ -6,6 +6,8 @@ import re
 import sys
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 BLOCKS = re.findall(r"```python\n(.*?)```(?:\n\n```text\n(.*?)```)?", README, re.DOTALL)
@@ -37,6 +39,28 @@ def test_tables_are_the_newest_recorded_runs(monkeypatch):
     finally:
         sys.modules.pop("report", None)
         sys.modules.pop("common", None)
+
+
+@pytest.mark.parametrize("size", ["fashion", "million"])
+def test_hybrid_leads_its_peers_at_equal_or_better_accuracy(monkeypatch, size):
+    monkeypatch.syspath_prepend(str(ROOT / "bench"))
+    import common
+
+    try:
+        run = common.newest(f"peers_{size}")
+    finally:
+        sys.modules.pop("common", None)
+    rows = run["rows"]
+    # Errors as small as this are those of the solution that all are compared with.
+    floor = 10 * run["settings"]["residual of exact"]
+    ours = [row for row in rows if row["way"].startswith("hybrid_gpu hybrid")]
+    peers = [row for row in rows if not row["way"].startswith("hybrid_gpu")]
+    assert len(peers) >= 13
+    for peer in peers:
+        error = max(peer["relative error"], floor)
+        as_exact = [row for row in ours if row["relative error"] <= error]
+        fastest = min(row["ms per query"] for row in as_exact)
+        assert fastest < peer["ms per query"], peer["way"]
 
 
 def test_figures_are_of_the_newest_recorded_run(monkeypatch):

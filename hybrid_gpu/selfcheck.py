@@ -14,6 +14,7 @@ from hybrid_gpu.backends import Backend, select_backend
 from hybrid_gpu.backends.numpy_backend import NumpyBackend
 from hybrid_gpu.backends.protocol import HostArray
 from hybrid_gpu.building import build_index
+from hybrid_gpu.index import DiffusionIndex
 from hybrid_gpu.methods import METHODS
 from hybrid_gpu.progress import Progress
 
@@ -132,6 +133,12 @@ def _operations(dtype: str, n: int) -> Iterator[tuple[str, Callable[[Backend], l
     for m in dense:
         yield f"spmm, {m} columns", partial(spmm, m)
     yield (
+        "subtract_spmm",
+        lambda b: [
+            b.subtract_spmm(b.asarray(dense[64].copy()), csr(b), b.asarray(dense[64].copy()))
+        ],
+    )
+    yield (
         "laplacian_step",
         lambda b: _fields(
             b.laplacian_step(csr(b), b.asarray(dense[64]), 0.99), "values", "curvature"
@@ -171,18 +178,23 @@ def _searches(dtype: str, n: int) -> Iterator[tuple[str, Callable[[Backend], lis
     # A solve for every query on its own shortlist takes long: few of them for a small check.
     count = min(32, max(4, n // 100))
     queries = vectors[:count] + 0.1 * rng.standard_normal((count, 16))
-    indexes: dict[str, Any] = {}
+    indexes: dict[tuple[str, str], DiffusionIndex] = {}
 
-    def scores(method: str, b: Backend) -> list[Any]:
-        if b.name not in indexes:
-            indexes[b.name] = build_index(
-                vectors, neighbors=10, basis="eigen", rank=10, knn="exact", dtype=dtype, backend=b
-            ).precompute(keep=50)
+    def made(b: Backend, basis: str) -> DiffusionIndex:
+        if (b.name, basis) not in indexes:
+            index = build_index(
+                vectors, neighbors=10, basis=basis, rank=10, knn="exact", dtype=dtype, backend=b
+            )
+            indexes[b.name, basis] = index.precompute(keep=50) if basis == "eigen" else index
+        return indexes[b.name, basis]
+
+    def scores(method: str, basis: str, b: Backend) -> list[Any]:
         # The scores alone: items that tie may change places with the last bit.
-        return [indexes[b.name].search(queries, k=20, method=method, shortlist=n // 4).scores]
+        return [made(b, basis).search(queries, k=20, method=method, shortlist=n // 4).scores]
 
     for method in METHODS:
-        yield f"search, {method}", partial(scores, method)
+        yield f"search, {method}", partial(scores, method, "eigen")
+    yield "search, hybrid, aggregates", partial(scores, "hybrid", "aggregate")
 
 
 def _fields(record: Any, *names: str) -> list[Any]:

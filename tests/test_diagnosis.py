@@ -3,6 +3,7 @@ import sys
 from typer.testing import CliRunner
 
 from hybrid_gpu import cli, selfcheck
+from hybrid_gpu.backends.generic import GenericBackend
 from hybrid_gpu.diagnosis import diagnose
 
 
@@ -37,6 +38,17 @@ def test_selfcheck_without_a_gpu_says_that_none_was_checked():
     told = CliRunner().invoke(cli.app, ["selfcheck", "--backend", "numpy", "--size", "150"])
     assert told.exit_code == 0
     assert "No GPU was checked" in told.stdout
+
+
+def test_selfcheck_runs_every_operation_of_a_backend_and_the_default_search():
+    checks = selfcheck.selfcheck("numpy", size=150)
+    operations = {name for name in vars(GenericBackend) if not name.startswith("_")}
+    # What moves arrays is part of all of them; what is the same for every device needs no check.
+    operations -= {"xp", "device", "asarray", "to_numpy", "uploads", "download", "column_dots"}
+    operations -= {"synchronize", "free_memory", "annotate"}
+    told = " ".join(one.operation for one in checks)
+    assert {name for name in operations if name not in told} == set()
+    assert sum(one.operation == "search, hybrid, aggregates" for one in checks) == 2
 
 
 def test_selfcheck_fails_on_a_disagreement(monkeypatch):

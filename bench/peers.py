@@ -9,8 +9,8 @@ Everybody ranks the same items for the same queries: the largest component of th
 of 50 neighbors, alpha 0.99, and for each query the five nearest items of that component. "Exact" is
 conjugate gradients in float64 to a residual of 1e-12, which plain SciPy checks on the matrix in its
 own order. The time of a query ends with its 100 best items in order. Everybody may use all cores:
-this library and PyGSP solve queries side by side, peers that know no batches get one query on each
-core where threads help them. scikit-network has no other setup than the query's own.
+this library, PyGSP and torch solve queries side by side, peers that know no batches get one query
+on each core where threads help them. scikit-network has no other setup than the query's own.
 
 Each way has a process of its own. "setup s" begins with the normalized graph (or the affinity, for
 those that normalize it themselves) in memory. "index MB" is what is kept to answer queries, the
@@ -57,7 +57,7 @@ COLUMNS = (
     "peak MB",
     "queries",
 )
-PACKAGES = ("scikit-network", "pygsp", "pyamg", "igraph", "torch")
+PACKAGES = ("scikit-network", "pygsp", "pyamg", "igraph", "torch", "threadpoolctl")
 
 
 def descriptors_of(data: str, items: int, folder: Path | None) -> np.ndarray:

@@ -108,7 +108,7 @@ def aggregate(
     bound = _LARGEST_OVER_MEAN * -(-total // groups)
     if largest is not None:
         bound = check_count(largest, "largest")
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng(check_count(seed, "seed", low=0))
 
     parents = [_small_components(graph.components, connected, bound)]
     level = _finest(graph, parents[0], device)

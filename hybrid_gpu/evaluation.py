@@ -463,6 +463,12 @@ def _check_lists(ranking: NDArray[np.int64], relevant: Sequence[Any]) -> None:
             f"relevant must have one list for each of the {len(ranking)} queries; got "
             f"{len(relevant)}."
         )
+    for query, items in enumerate(relevant):
+        wanted = np.asarray(items)
+        if wanted.size and wanted.min() < 0:
+            raise ValueError(
+                f"relevant must be ids of items, from 0 up; got {wanted.min()} for query {query}."
+            )
 
 
 def _mean(values: Sequence[float]) -> float:

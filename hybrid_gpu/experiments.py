@@ -28,7 +28,7 @@ from hybrid_gpu.datasets import Benchmark
 from hybrid_gpu.expansion import Expansion, augment_database
 from hybrid_gpu.graph import largest_component
 from hybrid_gpu.index import DiffusionIndex
-from hybrid_gpu.neighbors import unit_rows
+from hybrid_gpu.neighbors import check_knn, unit_rows
 from hybrid_gpu.progress import Progress
 from hybrid_gpu.runlog import WORK, RunLog, clear_run, header_of, measurement_of
 from hybrid_gpu.storage import load_index
@@ -75,6 +75,10 @@ class Settings:
     items_per_group: tuple[int, ...] = (128, 64, 32)
     knn: str = "auto"
     seed: int = 0
+
+    def __post_init__(self) -> None:
+        for name in ("neighbors", "rank", "spectral_rank"):
+            check_count(getattr(self, name), name)
 
     def quick(self) -> Settings:
         """The same with fewer points to each curve, and smaller bases."""
@@ -189,6 +193,10 @@ def run_experiments(
     check_count(wanted.neighbors, "neighbors", high=benchmark.n - 1)
     for what, vectors in (("descriptors", benchmark.descriptors), ("queries", benchmark.queries)):
         check_vectors(vectors, what, dtype="float32", backend=select_backend("numpy"))
+    check_knn(wanted.knn, benchmark.descriptors.shape[1])
+    labels, asked = benchmark.labels, benchmark.query_labels
+    if labels is not None and asked is not None and not np.isin(asked, labels).any():
+        raise ValueError("no query has a relevant item: no label of a query is one of an item.")
     if restart:
         clear_run(place)
     log = RunLog.open(place, header_of(benchmark, asdict(wanted), device.name))

@@ -41,7 +41,8 @@ class PageRank:
     alpha: float = 0.99
 
     def __post_init__(self) -> None:
-        check_alpha(self.alpha)
+        # A plain float: NumPy's own would raise float32 scores to float64.
+        object.__setattr__(self, "alpha", check_alpha(self.alpha))
 
     def transfer(self, frequency: Array) -> Array:
         """Gain at a graph frequency.

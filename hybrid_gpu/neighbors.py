@@ -171,6 +171,28 @@ def exact_neighbors(
     return Neighbors(ids=xp.concat(ids), similarities=xp.concat(similarities))
 
 
+def check_knn(knn: str, dimensions: int) -> None:
+    """Refuse what ``nearest_neighbors`` would, before there is anything to search."""
+    if knn not in ("auto", "exact"):
+        _made_by_faiss("Flat" if knn == "faiss" else knn, dimensions)
+
+
+def _made_by_faiss(factory: str, dimensions: int) -> Any:
+    """An empty FAISS index."""
+    try:
+        import faiss
+    except ImportError as missing:
+        raise ImportError(
+            f"knn={factory!r} needs FAISS: pip install faiss-cpu (or use knn='exact')."
+        ) from missing
+    try:
+        return faiss.index_factory(dimensions, factory, faiss.METRIC_INNER_PRODUCT)
+    except RuntimeError as fault:
+        raise ValueError(
+            f"knn must be 'auto', 'exact', 'faiss' or a FAISS factory string; got {factory!r}."
+        ) from fault
+
+
 def _through_faiss(
     units: Array,
     queries: Array | None,
@@ -180,22 +202,13 @@ def _through_faiss(
     progress: Progress | None,
     backend: Backend,
 ) -> Neighbors:
-    try:
-        import faiss
-    except ImportError as missing:
-        raise ImportError(
-            f"knn={factory!r} needs FAISS: pip install faiss-cpu (or use knn='exact')."
-        ) from missing
+    import faiss
+
+    index = _made_by_faiss(factory, units.shape[1])
     items = np.ascontiguousarray(backend.to_numpy(units), dtype=np.float32)
     wanted = items
     if queries is not None:
         wanted = np.ascontiguousarray(backend.to_numpy(queries), dtype=np.float32)
-    try:
-        index = faiss.index_factory(items.shape[1], factory, faiss.METRIC_INNER_PRODUCT)
-    except RuntimeError as fault:
-        raise ValueError(
-            f"knn must be 'auto', 'exact', 'faiss' or a FAISS factory string; got {factory!r}."
-        ) from fault
     gpu = _gpu_number(backend)
     if gpu is not None and hasattr(faiss, "StandardGpuResources"):
         index = faiss.index_cpu_to_gpu(faiss.StandardGpuResources(), gpu, index)

@@ -702,6 +702,10 @@ def test_paper_refuses_before_any_work(own_data, tmp_path, monkeypatch):
     assert_refused(run("paper", "mnist", "--folder", own_data), "hybrid-gpu paper digits")
     assert_refused(run("paper", "digits", "--folder", own_data), "--folder is for")
     assert_refused(run("paper", "--descriptors", "x.npy"), "go together")
+    assert_refused(run("paper", "digits", "--queries", 0), "queries must be at least 1; got 0")
+    assert_refused(run("paper", "digits", "--queries", 99999), "at most")
+    assert_refused(run("paper", "digits", "--rank", -1), "rank must be at least 1; got -1")
+    assert_refused(run("paper", "digits", "--seed", -1), "seed must be at least 0; got -1")
     monkeypatch.setattr(paper.importlib.util, "find_spec", lambda name: None)
     assert_refused(run("paper", "digits"), "--no-plots")
     assert [one.name for one in tmp_path.iterdir()] == ["own"]

@@ -70,6 +70,8 @@ def test_mismatched_input_is_refused():
         evaluation.mean_average_precision(ids, np.zeros(1), np.zeros(1))
     with pytest.raises(ValueError, match="one list for each"):
         evaluation.recall(ids, [[0], [1]])
+    with pytest.raises(ValueError, match="ids of items, from 0 up; got -4 for query 0"):
+        evaluation.recall(ids, [[0, -4]])
     with pytest.raises(ValueError, match="as many queries"):
         evaluation.agreement(ids, [[0, 1], [1, 0]])
     with pytest.raises(ValueError, match="integer array"):

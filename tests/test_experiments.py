@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -141,7 +142,19 @@ def test_input_that_cannot_be_ranked_leaves_no_folder(tmp_path, part):
         run_experiments(
             benchmark(), tmp_path / "a" / "run", settings=Settings(neighbors=120), backend="numpy"
         )
+    unknown = replace(SMALL, knn="fast")
+    with pytest.raises(ValueError, match="knn must be 'auto', 'exact', 'faiss' or a FAISS"):
+        run_experiments(benchmark(), tmp_path / "a" / "run", settings=unknown, backend="numpy")
+    strange = replace(benchmark(), query_labels=np.full(benchmark().m, 99))
+    with pytest.raises(ValueError, match="no query has a relevant item"):
+        run_experiments(strange, tmp_path / "a" / "run", settings=SMALL, backend="numpy")
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("name", ["neighbors", "rank", "spectral_rank"])
+def test_settings_of_nothing_are_refused(name):
+    with pytest.raises(ValueError, match=f"{name} must be at least 1; got 0"):
+        Settings(**{name: 0})
 
 
 def test_restarting_measures_everything_anew(folder, monkeypatch):

@@ -126,3 +126,8 @@ def test_bounds_of_figure_one_fall_with_rank_and_steps():
 def test_bad_filters_are_refused(make, kind, message):
     with pytest.raises(kind, match=message):
         make()
+
+
+def test_alpha_becomes_a_plain_float():
+    # NumPy's own float64 would raise the scores of a float32 index to float64.
+    assert type(hg.PageRank(np.float64(0.9)).alpha) is float

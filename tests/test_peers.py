@@ -124,6 +124,8 @@ CONVERGED = {
 def test_peer_reaches_the_dense_solution(name, problem):
     package, load, setup, options, tolerance = CONVERGED[name]
     pytest.importorskip(package)
+    if setup == "paper" or options.get("threads", 1) > 1:
+        pytest.importorskip("threadpoolctl")
     kind, _, values = load.rpartition(" ")
     loaded = (problem.graph if kind == "graph" else problem.matrix)(values)
     solver = getattr(peer_solvers, setup)(problem, loaded, **options)
@@ -137,6 +139,8 @@ def test_peer_reaches_the_dense_solution(name, problem):
 @pytest.mark.parametrize("way", peer_solvers.ways(rank=4), ids=lambda way: way.name)
 def test_every_way_of_the_table_is_measured(way, problem):
     pytest.importorskip(way.package)
+    if "one per core" in way.name:
+        pytest.importorskip("threadpoolctl")
     row = peers.measured(way, problem, seconds=0.02)
     assert tuple(row) == peers.COLUMNS
     assert row["agreement@100"] > 0.9

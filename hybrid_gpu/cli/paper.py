@@ -87,8 +87,9 @@ def paper(
             descriptors, ground_truth, queries=query_descriptors, distractors=distractors
         )
     else:
-        count = queries or (_QUICK_QUERIES if quick else _QUERIES)
-        benchmark = _labeled(data, folder, check_count(count, "queries"), seed)
+        if queries is not None:
+            check_count(queries, "queries")
+        benchmark = _labeled(data, folder, queries, _QUICK_QUERIES if quick else _QUERIES, seed)
         if distractors is not None:
             extra = datasets.load_array(distractors)
             benchmark = datasets.with_distractors(benchmark, extra)
@@ -127,8 +128,11 @@ def paper(
     typer.echo(f"Report: {report.html}\n{report.markdown.name}, tables and pictures are beside it.")
 
 
-def _labeled(data: str, folder: Path | None, queries: int, seed: int) -> Benchmark:
+def _labeled(
+    data: str, folder: Path | None, queries: int | None, default: int, seed: int
+) -> Benchmark:
     """A benchmark of classes, by its name or from a folder."""
+    check_count(seed, "seed", low=0)
     if data in ("fashion-mnist", "mnist"):
         load = datasets.fashion_mnist if data == "fashion-mnist" else datasets.mnist
         try:
@@ -137,12 +141,12 @@ def _labeled(data: str, folder: Path | None, queries: int, seed: int) -> Benchma
             raise FileNotFoundError(
                 f"{missing} Or try it on data that come with the package: hybrid-gpu paper digits"
             ) from missing
-        return datasets.benchmark_of(split, queries=queries, seed=seed)
+        return datasets.benchmark_of(split, queries=queries or default, seed=seed)
     if folder is not None:
         raise ValueError(f"--folder is for fashion-mnist and mnist; got {data!r} with it.")
     if data == "digits":
         digits = datasets.digits()
-        split = datasets.split_queries(digits, min(queries, digits.n // 4), seed)
+        split = datasets.split_queries(digits, queries or min(default, digits.n // 4), seed)
         return datasets.benchmark_of(split, queries=split.queries.n, seed=seed)
     if not Path(data).is_dir():
         raise ValueError(f"DATA must be one of {', '.join(_NAMES)}, or a folder; got {data!r}.")

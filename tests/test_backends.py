@@ -114,14 +114,15 @@ def test_subtract_spmm_takes_the_product_off(backend, rng, dtype, tolerance, sha
     assert backend.to_numpy(left).dtype == dtype
 
 
-def test_cg_steps_equal_their_generic_twins(backend, rng, dtype, tolerance):
-    n, m, alpha = 50, 6, 0.9
+@pytest.mark.parametrize(("n", "m"), [(50, 6), (53, 2), (3, 2), (70, 1), (41, 80)])
+def test_cg_steps_equal_their_generic_twins(backend, rng, dtype, tolerance, n, m):
+    alpha = 0.9
     matrix = (rng.random((n, n)) * (rng.random((n, n)) < 0.2)).astype(dtype)
     solution, residual, direction, product = (
         rng.standard_normal((n, m)).astype(dtype) for _ in range(4)
     )
     step = rng.random(m)
-    step[2] = 0
+    step[m // 2] = 0
     sparse_matrix = csr_of(backend, matrix)
 
     def arrays(*values):

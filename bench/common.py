@@ -16,6 +16,8 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from hybrid_gpu import select_backend
+
 RESULTS = Path(__file__).parent / "results"
 
 
@@ -88,13 +90,23 @@ def commit() -> str:
 
 
 def machine() -> dict[str, Any]:
-    """CPU, cores, Python and the packages that do the work."""
+    """CPU, cores, GPUs, Python and the packages that do the work."""
     return {
         "cpu": _cpu_name(),
         "cores": os.cpu_count(),
+        "gpu": _gpu_names(),
         "python": platform.python_version(),
         **{name: version(name) for name in ("numpy", "scipy", "hybrid-gpu")},
     }
+
+
+def _gpu_names() -> str:
+    """The GPUs that ``backend="auto"`` would take."""
+    if select_backend("auto").name == "numpy":
+        return "no GPU"
+    from hybrid_gpu.backends.cupy_backend import describe_devices
+
+    return "; ".join(value for name, value in describe_devices() if name.startswith("gpu"))
 
 
 def _cpu_name() -> str:

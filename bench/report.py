@@ -40,7 +40,9 @@ def render(run: dict[str, Any], wanted: dict[str, str]) -> str:
     told = {**run["settings"], **wanted}
     settings = ", ".join(f"{name} {cell(value)}" for name, value in told.items())
     source = (
-        f"<sub>{settings}. {machine['cpu']}, {machine['cores']} cores, no GPU; "
+        f"<sub>{settings}. {machine['cpu']}, {machine['cores']} cores, "
+        # Runs of before GPUs were asked for had none.
+        f"{machine.get('gpu', 'no GPU')}; "
         f"`bench/{script(run['question'])}` at {run['commit']}, {run['date'][:10]}.</sub>"
     )
     return "\n".join([*lines, "", source, ""])

@@ -52,7 +52,7 @@ def main(
             )
             found[:] = [ranking]
 
-        seconds = best_of(run, times=1 if batch < 4 else 2)
+        seconds = best_of(run, times=2)
         rows.append(
             {
                 "way": "hybrid_gpu, float32",

@@ -350,7 +350,8 @@ def test_info_without_an_index_tells_the_versions_and_the_backend():
 @pytest.fixture
 def short_demo(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(comparison, "_RUNS", 1)
+    monkeypatch.setattr(comparison, "_MOST_RUNS", 1)
+    monkeypatch.setattr(comparison, "_FEWEST_RUNS", 1)
     # Every method on every query: minutes on the stand-in, and nothing that other tests leave out.
     monkeypatch.setenv("HYBRID_GPU_BACKEND", "numpy")
     return ("demo", "--queries", 12, "--rank", 20)
@@ -632,7 +633,8 @@ def own_data(tmp_path):
 @pytest.fixture
 def few_trials(monkeypatch):
     """Fewer measurements than --quick makes, and each of them once."""
-    monkeypatch.setattr(comparison, "_RUNS", 1)
+    monkeypatch.setattr(comparison, "_MOST_RUNS", 1)
+    monkeypatch.setattr(comparison, "_FEWEST_RUNS", 1)
     small = {
         "rank": 5,
         "spectral_rank": 8,

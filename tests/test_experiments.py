@@ -9,7 +9,7 @@ import pytest
 from conftest import clustered_vectors
 
 import hybrid_gpu as hg
-from hybrid_gpu import evaluation, experiments, reference
+from hybrid_gpu import comparison, evaluation, experiments, reference
 from hybrid_gpu.comparison import Trial, kept_bytes, with_leading
 from hybrid_gpu.datasets import Benchmark
 from hybrid_gpu.experiments import Run, Settings, run_experiments, trials_of
@@ -38,6 +38,15 @@ def benchmark(seed=31):
         labels=labels[:120],
         query_labels=labels[120:],
     )
+
+
+@pytest.fixture(scope="module", autouse=True)
+def one_run_each():
+    """Times do not matter here: a measurement is one run, not the best of several."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(comparison, "_MOST_RUNS", 1)
+        patch.setattr(comparison, "_FEWEST_RUNS", 1)
+        yield
 
 
 @pytest.fixture(scope="module")

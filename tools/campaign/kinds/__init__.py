@@ -1,0 +1,1 @@
+"""The kinds of trials: every module here has a tuple `KINDS`."""

@@ -137,7 +137,7 @@ class EigenBasis:
         return signal - change + alpha * self.backend.spmm(self.adjacency, change)
 
     def coarse_solve(self, alpha: float) -> CoarseSolve:
-        inverse = 1 / (1 - alpha * self.eigenvalues[:, None])
+        inverse = _inverse_of(self.eigenvalues[:, None], alpha, self.backend)
         return lambda coefficients: inverse * coefficients
 
     def dense(self) -> Array:
@@ -234,7 +234,7 @@ class GalerkinBasis:
             self._solvers.clear()
             self._solvers[alpha] = self._inverse(alpha)
         inverse = self._solvers[alpha]
-        rest = 1 / (1 - alpha * self.alone)
+        rest = _inverse_of(self.alone, alpha, self.backend)
 
         def solve(coefficients: Array) -> Array:
             together = xp.matmul(inverse, coefficients[:s, :])
@@ -592,6 +592,18 @@ def _on_host(matrix: Any, backend: Backend) -> HostArray:
     rows = np.repeat(np.arange(matrix.shape[0]), np.diff(indptr))
     result[rows, backend.to_numpy(matrix.indices)] = backend.to_numpy(matrix.data)
     return result
+
+
+def host64(values: Array, backend: Backend) -> HostArray:
+    """A small array on the host, in float64."""
+    return backend.to_numpy(values).astype(np.float64)
+
+
+def _inverse_of(eigenvalues: Array, alpha: float, backend: Backend) -> Array:
+    """``1 / (1 - alpha x)``, computed in float64."""
+    # In float32, 1 - alpha has lost digits; and rounding may have put an eigenvalue above 1.
+    exact = 1 / (1 - alpha * np.minimum(host64(eigenvalues, backend), 1.0))
+    return backend.asarray(exact, dtype_name(eigenvalues.dtype))
 
 
 def _bytes(part: Any) -> int:

@@ -56,6 +56,7 @@ def build_index(
     basis: Any = "auto",
     rank: int | None = None,
     precision: str = "float32",
+    tolerance: float | None = None,
     sparsity: float = 0.99,
     knn: str = "auto",
     keep_neighbors: bool = True,
@@ -85,7 +86,9 @@ def build_index(
         Groups or eigenvectors to keep; None: as many groups as keep a step about as cheap as one
         without them (the root of twice the graph's entries), or 100 eigenvectors.
     precision
-        How eigenvectors are kept: ``"float32"``, ``"float16"`` or ``"int8"``.
+        How eigenvectors are kept: ``"float32"`` (in full), ``"float16"`` or ``"int8"``.
+    tolerance
+        The largest residual of an eigenpair; None: 1e-3 in float32, 1e-8 in float64.
     sparsity
         The fraction of their entries that ``"sparse-eigen"`` drops.
     knn
@@ -131,6 +134,7 @@ def build_index(
             basis,
             rank=rank,
             precision=precision,
+            tolerance=tolerance,
             sparsity=sparsity,
             seed=seed,
             progress=progress,
@@ -147,6 +151,7 @@ def build_index_from_neighbors(
     basis: Any = "auto",
     rank: int | None = None,
     precision: str = "float32",
+    tolerance: float | None = None,
     sparsity: float = 0.99,
     keep_neighbors: bool = True,
     dtype: str = "float32",
@@ -188,6 +193,7 @@ def build_index_from_neighbors(
             basis,
             rank=rank,
             precision=precision,
+            tolerance=tolerance,
             sparsity=sparsity,
             seed=seed,
             progress=progress,
@@ -203,6 +209,7 @@ def build_index_from_graph(
     basis: Any = "auto",
     rank: int | None = None,
     precision: str = "float32",
+    tolerance: float | None = None,
     sparsity: float = 0.99,
     dtype: str = "float32",
     seed: int = 0,
@@ -235,6 +242,7 @@ def build_index_from_graph(
             basis,
             rank=rank,
             precision=precision,
+            tolerance=tolerance,
             sparsity=sparsity,
             seed=seed,
             progress=progress,
@@ -247,6 +255,7 @@ def with_basis(
     *,
     rank: int | None = None,
     precision: str = "float32",
+    tolerance: float | None = None,
     sparsity: float = 0.99,
     seed: int = 0,
     progress: Progress | None = None,
@@ -256,7 +265,9 @@ def with_basis(
     graph, device = index.layout.graph, index.backend
     with device.annotate("basis"):
         if isinstance(basis, str):
-            chosen = _made(graph, basis, rank, precision, sparsity, seed, progress, device)
+            chosen = _made(
+                graph, basis, rank, precision, tolerance, sparsity, seed, progress, device
+            )
         else:
             chosen = _given(index.layout, basis, device)
     return replace(index, basis=chosen, _sparse={})
@@ -267,6 +278,7 @@ def _made(
     basis: str,
     rank: int | None,
     precision: str,
+    tolerance: float | None,
     sparsity: float,
     seed: int,
     progress: Progress | None,
@@ -281,7 +293,7 @@ def _made(
         if rank is None:
             rank = min(_DEFAULT_EIGENVECTORS, largest_component(graph).size)
         spectrum = leading_eigenpairs(
-            graph, rank=rank, seed=seed, progress=progress, backend=device
+            graph, rank=rank, tolerance=tolerance, seed=seed, progress=progress, backend=device
         )
         if basis == "eigen":
             return eigen_basis(spectrum, graph, precision=precision, backend=device)

@@ -210,7 +210,7 @@ def quality(benchmark: Benchmark, ids: HostArray) -> dict[str, float]:
 def kept_bytes(index: DiffusionIndex, trial: Trial) -> int:
     """Bytes that a method keeps beyond the descriptors: a solver keeps the graph."""
     method = METHODS[trial.method]
-    graph = index.memory["graph"] if method.steps else 0
+    graph = index.memory["graph"] if method.solves else 0
     if trial.method == "shybrid":
         return graph + index.sparse_eigenvectors(trial.options.get("sparsity", 0.99)).memory
     if trial.method == "precomputed":

@@ -157,6 +157,11 @@ class Expansion:
     def degree(self) -> int:
         return int(self.coefficients.size) - 1
 
+    @property
+    def size(self) -> float:
+        """The most that the terms can add up to, anywhere on the interval."""
+        return float(np.sum(np.abs(self.coefficients)))
+
 
 def expand(
     filter: Filter,

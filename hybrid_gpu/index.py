@@ -100,6 +100,7 @@ class DiffusionIndex:
         *,
         k: int = 100,
         method: str = "auto",
+        accuracy: str | float | None = None,
         steps: int | None = None,
         rtol: float | None = None,
         filter: Filter | Callable[..., Any] | None = None,
@@ -119,12 +120,17 @@ class DiffusionIndex:
         k
             Results per query.
         method
-            One of ``hybrid_gpu.METHODS``, or ``"auto"``: ``hybrid``, or ``temporal`` for an index
-            without a basis.
+            One of ``hybrid_gpu.METHODS``, or ``"auto"``: ``hybrid``.
+        accuracy
+            The relative residual at which a query stops, or ``"ranking"``, the default of
+            ``hybrid``: 3e-3, where rankings hardly change any more. ``report.residuals`` tells what
+            each query reached; those that missed it are noted in the report.
         steps
-            Solver steps; None for the method's own number. With ``rtol``, the most steps.
+            Solver steps, exactly so many, as in the paper; 20 are the default of ``temporal`` and
+            ``truncated``, 5 that of ``hybrid-paper`` and ``shybrid``. With ``accuracy`` or
+            ``rtol``, the most steps.
         rtol
-            Solve each query to this relative residual instead of a fixed number of steps.
+            The same as ``accuracy``, but to miss it is an error.
         filter
             Another filter than ``PageRank(index.alpha)``: ``HeatKernel``, ``Polynomial``, or any
             function of frequencies in [-1, 1].
@@ -155,6 +161,7 @@ class DiffusionIndex:
         options = Options(
             k=k,
             method=method,
+            accuracy=accuracy,
             steps=steps,
             rtol=rtol,
             filter=filter,
@@ -174,6 +181,7 @@ class DiffusionIndex:
         *,
         k: int = 100,
         method: str = "auto",
+        accuracy: str | float | None = None,
         steps: int | None = None,
         rtol: float | None = None,
         filter: Filter | Callable[..., Any] | None = None,
@@ -202,6 +210,7 @@ class DiffusionIndex:
         options = Options(
             k=k,
             method=method,
+            accuracy=accuracy,
             steps=steps,
             rtol=rtol,
             filter=filter,
@@ -219,6 +228,7 @@ class DiffusionIndex:
         *,
         k: int = 100,
         method: str = "auto",
+        accuracy: str | float | None = None,
         steps: int | None = None,
         rtol: float | None = None,
         filter: Filter | Callable[..., Any] | None = None,
@@ -241,6 +251,7 @@ class DiffusionIndex:
         options = Options(
             k=k,
             method=method,
+            accuracy=accuracy,
             steps=steps,
             rtol=rtol,
             filter=filter,

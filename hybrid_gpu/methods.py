@@ -14,7 +14,7 @@ from hybrid_gpu.filters import Filter, gains
 from hybrid_gpu.graph import Layout, csr_from_sorted, normalized, row_numbers, submatrix
 from hybrid_gpu.neighbors import Neighbors
 from hybrid_gpu.observation import Observation, scatter
-from hybrid_gpu.solver import Solution, deflated, gains_at, hybrid_as_in_paper
+from hybrid_gpu.solver import Solution, Stopping, deflated, gains_at, hybrid_as_in_paper
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -39,8 +39,8 @@ class Batch:
         The eigenvectors of the index, as they are or sparsified.
     columns : callable
         The stored columns of the index.
-    steps : int or None
-        None lets an expansion choose its degree.
+    stop : Stopping
+        When the solver stops.
     """
 
     layout: Layout
@@ -57,8 +57,7 @@ class Batch:
     columns: Callable[[], Columns]
     gamma: float
     filter: Filter
-    steps: int | None
-    rtol: float | None
+    stop: Stopping
     backend: Backend
 
     def placed(self, ids: Array) -> Array:
@@ -68,25 +67,52 @@ class Batch:
         places = xp.take(self.layout.places, xp.reshape(known, (-1,)))
         return xp.where(ids < 0, ids, xp.reshape(places, ids.shape))
 
+    def scale(self) -> Array:
+        """The largest weight of each observation, float64 of shape (m, 1); 1 if it has none."""
+        xp, weights = self.backend.xp, self.observation.weights
+        largest = xp.max(xp.abs(xp.astype(weights, xp.float64)), axis=1, keepdims=True)
+        return xp.where(largest > 0, largest, xp.ones_like(largest))
+
+    def scaled(self) -> Observation:
+        """The observations, the largest weight of each being 1."""
+        # The square of a number below 1e-23 is zero in float32, and weights are powers of
+        # similarities: those of 1e-7 already have squares that are.
+        weights = self.backend.xp.astype(
+            self.observation.weights / self.scale(), self.layout.graph.degrees.dtype
+        )
+        return replace(self.observation, weights=weights)
+
     def right_side(self) -> Array:
-        """The observations as columns (n, m), in the graph's own order."""
-        seen = self.observation
+        """The scaled observations as columns (n, m), in the graph's own order."""
+        seen = self.scaled()
         return scatter(self.placed(seen.ids), seen.weights, seen.n, self.backend)
 
     def by_item(self, solution: Solution) -> Solution:
-        """A solution in the graph's own order, put into the order of the items."""
+        """A solution for ``right_side``, put into the order of the items."""
         values = self.backend.xp.take(solution.values, self.layout.places, axis=0)
-        return replace(solution, values=values)
+        return replace(solution, values=values, scale=self.scale())
 
 
 @dataclass(frozen=True, slots=True)
 class Method:
-    """One way to score the items of the database for a batch of queries."""
+    """One way to score the items of the database for a batch of queries.
+
+    Attributes
+    ----------
+    steps : int or None
+        Steps that it takes if nobody says otherwise; None: those that its accuracy takes.
+    solves : bool
+        Whether it takes steps on the graph.
+    exact : bool
+        Whether its steps converge to the diffusion, so that an accuracy can be asked for.
+    """
 
     name: str
     summary: str
     score: Callable[[Batch], Solution]
-    steps: int = 0
+    steps: int | None = None
+    solves: bool = False
+    exact: bool = True
     needs_eigenvectors: bool = False
     needs_descriptors: bool = False
 
@@ -120,9 +146,7 @@ def _hybrid(batch: Batch) -> Solution:
 
 def _solve(batch: Batch, right_side: Array, basis: Basis | None) -> Solution:
     adjacency = batch.layout.graph.adjacency
-    return deflated(
-        adjacency, right_side, basis, batch.filter, batch.steps, batch.rtol, batch.backend
-    )
+    return deflated(adjacency, right_side, basis, batch.filter, batch.stop, batch.backend)
 
 
 def _truncated(batch: Batch) -> Solution:
@@ -140,8 +164,7 @@ def _truncated(batch: Batch) -> Solution:
             xp.take(right_side[:, query : query + 1], places, axis=0),
             None,
             batch.filter,
-            batch.steps,
-            batch.rtol,
+            batch.stop,
             backend,
         )
         columns.append(scatter(places[None, :], solution.values.T, batch.layout.graph.n, backend))
@@ -190,10 +213,14 @@ def _fast_spectral_weighted(batch: Batch) -> Solution:
     xp = batch.backend.xp
     vectors = xp.take(batch.eigenvectors().dense(), batch.layout.places, axis=0)
     weight = xp.sqrt(xp.sum(vectors * vectors, axis=1, keepdims=True))
-    fallback = xp.clip(batch.similarities().T, min=0) ** batch.gamma
+    # Both parts are divided by the largest weight of the observation.
+    scale = batch.scale()
+    root = xp.astype(scale.T ** (1 / batch.gamma), vectors.dtype)
+    fallback = (xp.clip(batch.similarities().T, min=0) / root) ** batch.gamma
     floor = float(gains(batch.filter, 0.0))
     spectral = _fast_spectral(batch).values / (floor if floor > 0 else 1.0)
-    return _direct(weight * spectral + (1 - weight) * fallback)
+    mixed = weight * spectral + (1 - weight) * fallback
+    return replace(_direct(mixed), scale=scale)
 
 
 def _hybrid_paper(batch: Batch) -> Solution:
@@ -211,8 +238,7 @@ def _as_in_paper(batch: Batch, vectors: Basis) -> Solution:
         vectors,
         batch.eigenvectors().eigenvalues,
         batch.filter,
-        batch.steps,
-        batch.rtol,
+        batch.stop,
         batch.backend,
     )
     return batch.by_item(solution)
@@ -220,7 +246,8 @@ def _as_in_paper(batch: Batch, vectors: Basis) -> Solution:
 
 def _precomputed(batch: Batch) -> Solution:
     """The sum of the stored columns of the observed items: diffusion is linear."""
-    return _direct(batch.columns().combine(batch.observation, batch.backend))
+    values = batch.columns().combine(batch.scaled(), batch.backend)
+    return replace(_direct(values), scale=batch.scale())
 
 
 def _direct(values: Array) -> Solution:
@@ -235,8 +262,20 @@ _TABLE = (
         _query_expansion,
         needs_descriptors=True,
     ),
-    Method("temporal", "conjugate gradients on the regularized Laplacian", _temporal, steps=20),
-    Method("truncated", "temporal on the query's shortlist, re-normalized", _truncated, steps=20),
+    Method(
+        "temporal",
+        "conjugate gradients on the regularized Laplacian",
+        _temporal,
+        steps=20,
+        solves=True,
+    ),
+    Method(
+        "truncated",
+        "temporal on the query's shortlist, re-normalized",
+        _truncated,
+        steps=20,
+        solves=True,
+    ),
     Method(
         "fsr",
         "spectral filtering by the leading eigenvectors",
@@ -254,6 +293,8 @@ _TABLE = (
         "spectral and temporal filtering together, as the paper writes it",
         _hybrid_paper,
         steps=5,
+        solves=True,
+        exact=False,
         needs_eigenvectors=True,
     ),
     Method(
@@ -261,9 +302,11 @@ _TABLE = (
         "hybrid-paper with sparsified eigenvectors",
         _sparse_hybrid,
         steps=5,
+        solves=True,
+        exact=False,
         needs_eigenvectors=True,
     ),
-    Method("hybrid", "conjugate gradients, deflated by any basis; exact", _hybrid, steps=5),
+    Method("hybrid", "conjugate gradients, deflated by any basis; exact", _hybrid, solves=True),
     Method("precomputed", "sum of columns that were diffused beforehand", _precomputed),
 )
 

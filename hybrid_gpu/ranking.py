@@ -22,8 +22,11 @@ class Report:
         The most solver steps that a batch took.
     residuals : float64 array of shape (m,), or None
         Relative residual of each query's linear system; None for methods that solve none.
+    accuracy : float or None
+        The relative residual that was asked for; None where a number of steps was. Queries that
+        missed it are those with ``residuals > accuracy``.
     truncation : float or None
-        Bound on the error of a filter's expansion; None where none was used.
+        Bound on the error of a filter's expansion; None where none was used, or none is known.
     seconds : mapping of str to float
         Time of each stage: ``observe``, ``solve``, ``rank``.
     backend : str
@@ -37,6 +40,7 @@ class Report:
     method: str
     steps: int
     residuals: Array | None
+    accuracy: float | None
     truncation: float | None
     seconds: Mapping[str, float]
     backend: str

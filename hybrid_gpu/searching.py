@@ -20,7 +20,13 @@ from hybrid_gpu.neighbors import Neighbors, unit_rows
 from hybrid_gpu.observation import Observation, scatter
 from hybrid_gpu.progress import Progress
 from hybrid_gpu.ranking import Ranking, Report, top_items
-from hybrid_gpu.solver import Solution, check_degree, check_stopping, not_converged
+from hybrid_gpu.solver import (
+    Solution,
+    Stopping,
+    check_alpha_resolved,
+    check_stopping,
+    not_converged,
+)
 from hybrid_gpu.validation import (
     check_choice,
     check_count,
@@ -33,6 +39,7 @@ from hybrid_gpu.validation import (
 if TYPE_CHECKING:
     from hybrid_gpu.index import DiffusionIndex
 
+_NAMES = ("auto", *METHODS)
 _DEFAULT_SHORTLIST = 75_000
 # The graph is read once per step for all columns; beyond this many, that saving is used up.
 _LARGEST_BATCH = 128
@@ -49,6 +56,7 @@ class Options:
 
     k: int
     method: str = "auto"
+    accuracy: str | float | None = None
     steps: int | None = None
     rtol: float | None = None
     filter: Filter | Callable[..., Any] | None = None
@@ -93,7 +101,9 @@ def search_descriptors(index: DiffusionIndex, queries: Any, options: Options) ->
             units = unit_rows(part, backend)
             similarities = backend.xp.matmul(units, items.T)
             best = backend.top_k(similarities, found)
-            weights = backend.xp.clip(best.scores, min=0) ** index.gamma
+            # In float64: the third power of a small cosine leaves the range of float32.
+            cosines = backend.xp.clip(backend.xp.astype(best.scores, backend.xp.float64), min=0)
+            weights = cosines**index.gamma
             return _FirstStage(
                 Observation(best.ids, weights, index.n),
                 units,
@@ -117,7 +127,8 @@ def search_results(index: DiffusionIndex, ids: Any, similarities: Any, options: 
             count = min(check_count(options.query_neighbors, "query_neighbors"), count)
 
         def first_stage(part_ids: Array, part_values: Array) -> _FirstStage:
-            weights = part_values[:, :count] ** index.gamma
+            # In float64: the third power of a small cosine leaves the range of float32.
+            weights = backend.xp.astype(part_values[:, :count], backend.xp.float64) ** index.gamma
             return _FirstStage(
                 Observation(part_ids[:, :count], weights, index.n),
                 None,
@@ -189,7 +200,7 @@ def _rank(
     backend, progress, count = index.backend, options.progress, arrays[0].shape[0]
     method = _method(index, options.method)
     k = check_count(options.k, "k", high=index.n)
-    filter, steps, rtol = _filter_and_stopping(index, method, options)
+    filter, stop = _filter_and_stopping(index, method, options)
     width = batch_width(index, options.batch, count)
     done, notes = _Results(here, backend), []
     while done.queries < count:
@@ -200,7 +211,7 @@ def _rank(
                 with _stage("observe", done.seconds, backend):
                     found = first_stage(*parts)
                 with _stage("solve", done.seconds, backend):
-                    batch = _batch(index, found, filter, steps, rtol, options)
+                    batch = _batch(index, found, filter, stop, options)
                     solution = method.score(batch)
                 with _stage("rank", done.seconds, backend):
                     best = top_items(
@@ -209,7 +220,7 @@ def _rank(
                         similarities=found.similarities if options.fill else None,
                         backend=backend,
                     )
-                    done.take(best, solution)
+                    done.take(_unscaled(best, solution, backend), solution)
         except MemoryError as fault:
             # CuPy's out-of-memory is a MemoryError too. What is ranked so far stays.
             if width == 1:
@@ -221,10 +232,19 @@ def _rank(
             backend.free_memory()
     if progress:
         progress("search", count, count)
-    ranking = done.ranking(method.name, width, tuple(notes))
-    if done.missed is not None:
-        raise not_converged(done.missed, rtol, result=ranking)
+    ranking = done.ranking(method.name, stop.tolerance, width, tuple(notes))
+    if stop.insists and done.missed is not None:
+        raise not_converged(done.missed, stop.tolerance, result=ranking)
     return ranking
+
+
+def _unscaled(best: TopK, solution: Solution, backend: Backend) -> TopK:
+    """The best items with their scores in the units of the observation."""
+    if solution.scale is None:
+        return best
+    # Not before they are ranked: tiny scores would all become zero.
+    scores = backend.xp.astype(best.scores * solution.scale, best.scores.dtype)
+    return TopK(scores=scores, ids=best.ids)
 
 
 class _Results:
@@ -251,15 +271,23 @@ class _Results:
             self.missed = Solution(None, None, solution.steps, converged=False)
         self.queries += int(best.ids.shape[0])
 
-    def ranking(self, method: str, width: int, notes: tuple[str, ...]) -> Ranking:
+    def ranking(
+        self, method: str, accuracy: float | None, width: int, notes: tuple[str, ...]
+    ) -> Ranking:
         """All batches as one."""
         join = self._backend.xp.concat if self._here else np.concatenate
         ids, scores = (join([part() for part in parts]) for parts in zip(*self._parts, strict=True))
-        residuals = [part() for part in self._residuals]
+        parts = [part() for part in self._residuals]
+        residuals = join(parts) if parts else None
+        if residuals is None:
+            accuracy = None
+        elif accuracy is not None:
+            notes += _missed(residuals, accuracy)
         report = Report(
             method=method,
             steps=self._steps,
-            residuals=join(residuals) if residuals else None,
+            residuals=residuals,
+            accuracy=accuracy,
             truncation=self._truncation,
             seconds=self.seconds,
             backend=self._backend.name,
@@ -272,9 +300,20 @@ class _Results:
         return (lambda: values) if self._here else self._backend.download(values)
 
 
+def _missed(residuals: Array, accuracy: float) -> tuple[str, ...]:
+    """A note if some queries did not reach their accuracy."""
+    worst, missed = float(residuals.max()), int((residuals > accuracy).sum())
+    if not missed:
+        return ()
+    return (
+        f"{missed} of {residuals.shape[0]} queries missed the accuracy {accuracy:g}; the worst "
+        f"residual is {worst:.1e}",
+    )
+
+
 def _filter_and_stopping(
     index: DiffusionIndex, method: Method, options: Options
-) -> tuple[Filter, int | None, float | None]:
+) -> tuple[Filter, Stopping]:
     filter = PageRank(index.alpha) if options.filter is None else as_filter(options.filter)
     if method.name == "precomputed":
         if filter != PageRank(index.required_columns().alpha):
@@ -282,20 +321,28 @@ def _filter_and_stopping(
                 f"the stored columns are those of PageRank({index.required_columns().alpha}); got "
                 f"filter {filter!r}. Call precompute again, or use another method."
             )
-    if isinstance(filter, PageRank):
-        # Without a basis, hybrid is temporal, and needs as many steps.
-        plain = method.name == "hybrid" and index.basis is None
-        default = METHODS["temporal"].steps if plain else method.steps
-        return filter, *check_stopping(options.steps, options.rtol, default=default)
-    return filter, *check_degree(options.steps, options.rtol)
+    check_alpha_resolved(filter, index.dtype)
+    stop = check_stopping(
+        filter,
+        steps=options.steps,
+        rtol=options.rtol,
+        accuracy=options.accuracy,
+        default=method.steps,
+    )
+    if stop.tolerance is not None and not method.exact and isinstance(filter, PageRank):
+        raise ValueError(
+            f"method {method.name!r} takes steps={method.steps} or another number, and neither "
+            "rtol nor accuracy: its steps solve a system of the paper's own, whose solution is "
+            "the diffusion only if the eigenvectors are exact. Use method='hybrid' for an accuracy."
+        )
+    return filter, stop
 
 
 def _batch(
     index: DiffusionIndex,
     found: _FirstStage,
     filter: Filter,
-    steps: int | None,
-    rtol: float | None,
+    stop: Stopping,
     options: Options,
 ) -> Batch:
     return Batch(
@@ -313,17 +360,14 @@ def _batch(
         columns=index.required_columns,
         gamma=index.gamma,
         filter=filter,
-        steps=steps,
-        rtol=rtol,
+        stop=stop,
         backend=index.backend,
     )
 
 
 def _method(index: DiffusionIndex, name: str) -> Method:
     """The method of a name; what it needs is asked for now, not after hours of work."""
-    if name == "auto":
-        name = "temporal" if index.basis is None else "hybrid"
-    method = METHODS[check_choice(name, "method", ("auto", *METHODS))]
+    method = METHODS["hybrid" if name == "auto" else check_choice(name, "method", _NAMES)]
     if method.needs_eigenvectors:
         index.required_eigenvectors()
     if method.needs_descriptors:

@@ -6,9 +6,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
+import numpy as np
+
 from hybrid_gpu.backends import Array, Backend, SparseMatrix, select_backend
 from hybrid_gpu.backends.protocol import Product
-from hybrid_gpu.basis import Basis, EigenBasis
+from hybrid_gpu.basis import Basis, CoarseSolve, host64
 from hybrid_gpu.errors import ConvergenceError
 from hybrid_gpu.filters import Expansion, Filter, PageRank, as_filter, expand, gains
 from hybrid_gpu.graph import Graph
@@ -18,13 +20,42 @@ from hybrid_gpu.validation import check_count, check_finite, check_positive, dty
 Operator: TypeAlias = Callable[[Array], Product]
 """Maps a direction (n, m) to its product with a positive-definite matrix."""
 
+RANKING_ACCURACY = 3e-3
+"""The relative residual below which rankings hardly change."""
+
 # Looking at the residuals on the host waits for the device: do it only every few steps.
-_STEPS_BETWEEN_CHECKS = 4
+_STEPS_BETWEEN_CHECKS = 2
 # As often as rounding asks for: 1, 4 and 8 end at the same error, and 8 costs least.
 _STEPS_BETWEEN_PROJECTIONS = 8
 _STEPS_AT_MOST = 1000
 # A truncation error that no ranking notices.
 _TRUNCATION = 1e-5
+# Projected curvatures within so many roundings of the coarse solve are noise; but no more than so
+# much, or steps that are fine would be refused too.
+_CURVATURE_NOISE, _NOISE_AT_MOST = 4.0, 0.02
+# Roundings that a term of a Chebyshev series leaves behind, with room for long rows.
+_ROUNDINGS_PER_TERM = 8
+# The smallest 1 - alpha: beyond it, rounded weights may have an eigenvalue above 1 / alpha.
+_LEAST_RESTART = {"float32": 1e-6, "float64": 1e-13}
+
+
+@dataclass(frozen=True, slots=True)
+class Stopping:
+    """When a solver stops.
+
+    Attributes
+    ----------
+    steps : int or None
+        Steps: exactly so many, or with a tolerance at most. None: what the tolerance takes.
+    tolerance : float or None
+        The relative residual at which a column stops.
+    insists : bool
+        Whether to miss the tolerance is an error.
+    """
+
+    steps: int | None
+    tolerance: float | None
+    insists: bool = False
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -41,9 +72,12 @@ class Solution:
     steps : int
         Steps taken, or degree of the expansion.
     converged : bool
-        Whether every column reached the ``rtol`` that was asked for; True if none was.
+        Whether every column reached the tolerance that was asked for; True if none was.
+    scale : float64 array of shape (m, 1), or None
+        What the values of each column have to be multiplied with; None: nothing.
     truncation : float or None
-        Bound on the error of an expansion, relative to the observation; None where none was used.
+        Bound on the error of an expansion, rounding included, relative to the observation; None
+        where none was used, or none is known.
     """
 
     values: Array
@@ -51,6 +85,7 @@ class Solution:
     steps: int
     converged: bool
     truncation: float | None = None
+    scale: Array | None = None
 
     def __repr__(self) -> str:
         n, m = self.values.shape
@@ -63,6 +98,7 @@ def diffuse(
     *,
     filter: Filter | Callable[..., Any] | None = None,
     basis: Basis | None = None,
+    accuracy: str | float | None = None,
     steps: int | None = None,
     rtol: float | None = None,
     backend: str | Backend = "auto",
@@ -78,11 +114,15 @@ def diffuse(
         function of frequencies, is expanded in Chebyshev polynomials.
     basis
         Vectors to deflate. The answer that the steps converge to is the same for every basis.
+    accuracy
+        The relative residual at which each column stops; ``"ranking"``, the default, is 3e-3. For
+        expansions, the truncation error; 1e-5 by default. ``Solution.residuals`` tells what was
+        reached.
     steps
-        Steps of conjugate gradients, 20 without and 5 with a basis; or the degree of the
-        expansion, by default what a truncation error of 1e-5 takes. With ``rtol``, the most steps.
+        Steps of conjugate gradients, exactly so many, or the degree of the expansion. With
+        ``accuracy`` or ``rtol``, the most steps.
     rtol
-        Stop each column at this relative residual; for expansions, the truncation error.
+        The same as ``accuracy``, but to miss it is an error.
 
     Raises
     ------
@@ -101,32 +141,69 @@ def diffuse(
                 f"{tuple(right_side.shape)}."
             )
         check_finite(right_side, "observation", device)
-    if isinstance(chosen, PageRank):
-        steps, rtol = check_stopping(steps, rtol, default=20 if basis is None else 5)
-    else:
-        steps, rtol = check_degree(steps, rtol)
-    solution = deflated(graph.adjacency, right_side, basis, chosen, steps, rtol, device)
-    if not solution.converged:
+    check_alpha_resolved(chosen, dtype_name(right_side.dtype))
+    stop = check_stopping(chosen, steps=steps, rtol=rtol, accuracy=accuracy)
+    scaled, scale = _scaled(right_side, device)
+    solution = deflated(graph.adjacency, scaled, basis, chosen, stop, device)
+    solution = replace(solution, values=solution.values * scale)
+    if stop.insists and not solution.converged:
         raise not_converged(solution, rtol, result=solution)
     return solution
 
 
+def _scaled(right_side: Array, backend: Backend) -> tuple[Array, Array]:
+    """Columns whose largest entry is 1, and what each was divided by."""
+    # The square of a number below 1e-23 is zero in float32, and that of one above 1e19 infinite.
+    xp = backend.xp
+    largest = xp.max(xp.abs(right_side), axis=0, keepdims=True)
+    scale = xp.where(largest > 0, largest, xp.ones_like(largest))
+    return right_side / scale, scale
+
+
 def check_stopping(
-    steps: int | None, rtol: float | None, *, default: int
-) -> tuple[int, float | None]:
-    """The number of steps, at most or exactly, and the tolerance."""
+    filter: Filter,
+    *,
+    steps: int | None,
+    rtol: float | None,
+    accuracy: str | float | None,
+    default: int | None = None,
+) -> Stopping:
+    """When to stop, from what a user says.
+
+    If he says nothing: after ``default`` steps, or at the accuracy of a ranking if there is none.
+    """
+    if rtol is not None and accuracy is not None:
+        raise ValueError(
+            f"rtol and accuracy exclude each other; got rtol={rtol} and accuracy={accuracy!r}. "
+            "Both are relative residuals: rtol raises an error if it is missed, accuracy does not."
+        )
+    if steps is not None:
+        steps = check_count(steps, "steps", low=0)
     if rtol is not None:
-        rtol = check_positive(rtol, "rtol")
-    if steps is None:
-        return (default if rtol is None else _STEPS_AT_MOST), rtol
-    return check_count(steps, "steps", low=0), rtol
+        return Stopping(steps, check_positive(rtol, "rtol"), insists=True)
+    solves = isinstance(filter, PageRank)
+    if accuracy is None and (steps is not None or (solves and default is not None)):
+        return Stopping(default if steps is None else steps, None)
+    if accuracy is None or accuracy == "ranking":
+        return Stopping(steps, RANKING_ACCURACY if solves else _TRUNCATION)
+    if isinstance(accuracy, str):
+        raise ValueError(
+            f"accuracy must be 'ranking' or a relative residual such as 1e-3; got {accuracy!r}."
+        )
+    return Stopping(steps, check_positive(accuracy, "accuracy"))
 
 
-def check_degree(steps: int | None, rtol: float | None) -> tuple[int | None, float | None]:
-    """The degree of an expansion, None for what the tolerance takes, and the tolerance."""
-    if rtol is not None:
-        rtol = check_positive(rtol, "rtol")
-    return (None if steps is None else check_count(steps, "steps", low=0)), rtol
+def check_alpha_resolved(filter: Filter, dtype: str) -> None:
+    """Refuse a restart so rare that the precision cannot tell it from none."""
+    if not isinstance(filter, PageRank):
+        return
+    least = _LEAST_RESTART[dtype]
+    if 1 - filter.alpha < least:
+        other = " Build the index with dtype='float64'." if dtype == "float32" else ""
+        raise ValueError(
+            f"alpha must be at most {1 - least:.15g} in {dtype}, whose rounding hides a smaller "
+            f"1 - alpha; got {filter.alpha!r}.{other}"
+        )
 
 
 def not_converged(solution: Solution, rtol: float | None, *, result: object) -> ConvergenceError:
@@ -134,7 +211,7 @@ def not_converged(solution: Solution, rtol: float | None, *, result: object) -> 
     return ConvergenceError(
         f"the relative residual did not reach rtol={rtol} in {solution.steps} steps. Allow more "
         "steps, ask for a larger rtol, or build the index with dtype='float64' if rtol is below "
-        "1e-4.",
+        "1e-4. With accuracy= in the place of rtol=, a miss is reported and no error.",
         result=result,
     )
 
@@ -144,8 +221,7 @@ def deflated(
     observation: Array,
     basis: Basis | None,
     filter: Filter,
-    steps: int | None,
-    rtol: float | None,
+    stop: Stopping,
     backend: Backend,
 ) -> Solution:
     """Diffuse by any filter, with the help of any basis.
@@ -155,11 +231,12 @@ def deflated(
     number of steps the error is the same to three digits (Fashion-MNIST, rank 100 and 400), at the
     cost of plain conjugate gradients. Other vectors are projected out in every step, exactly.
     """
+    if not isinstance(filter, PageRank):
+        # Eigenpairs are not exact, and what they leave of themselves the series would raise: with
+        # residuals of 1e-3, fifty of them made an error of 2e-7 one of 2e-4.
+        return _expanded(adjacency, observation, filter, stop, backend)
     if basis is not None and basis.rank == 0:
         basis = None
-    if not isinstance(filter, PageRank):
-        return _expanded(adjacency, observation, basis, filter, steps, rtol, backend)
-    assert steps is not None
     alpha = filter.alpha
 
     def laplacian(direction: Array) -> Product:
@@ -167,8 +244,10 @@ def deflated(
 
     # Both sides of the paper's system are multiplied by 1 - alpha.
     right_side = (1 - alpha) * observation
-    coarse = None if basis is None else _Coarse(basis, alpha, backend)
-    return conjugate_gradients(laplacian, right_side, steps, rtol, backend, coarse=coarse)
+    coarse = None
+    if basis is not None:
+        coarse = _Coarse(basis, basis.coarse_solve(alpha), alpha, backend)
+    return conjugate_gradients(laplacian, right_side, stop, 1 - alpha, backend, coarse=coarse)
 
 
 def hybrid_as_in_paper(
@@ -177,13 +256,14 @@ def hybrid_as_in_paper(
     basis: Basis,
     eigenvalues: Array,
     filter: Filter,
-    steps: int | None,
-    rtol: float | None,
+    stop: Stopping,
     backend: Backend,
 ) -> Solution:
     """``x = x^s + x^t``: eqs. (hybrid), (h-spectral), (h-temporal) with the mapping (box).
 
-    For filters other than PageRank, the second theorem of the paper's appendix.
+    For filters other than PageRank, the second theorem of the paper's appendix. What the residuals
+    tell is how far x is from the diffusion, not how far x^t is from the solution of its own system,
+    which is another one unless the eigenpairs are exact.
     """
     xp = backend.xp
     values = eigenvalues[:, None]
@@ -199,11 +279,11 @@ def hybrid_as_in_paper(
         def without_basis(signal: Array) -> Array:
             return backend.spmm(adjacency, signal) - basis.prolong(correction(signal)[1])
 
-        series = _series(filter, -1.0, 1.0, steps, rtol)
+        series = _series(filter, stop)
         rest = _apply_series(without_basis, observation, series, xp)
-        return Solution(spectral + rest, None, series.degree, True, series.truncation)
+        # No bound: that of the series says nothing about the eigenpairs.
+        return Solution(spectral + rest, None, series.degree, True)
 
-    assert steps is not None
     alpha = filter.alpha
 
     def laplacian_without_basis(direction: Array) -> Product:
@@ -213,11 +293,18 @@ def hybrid_as_in_paper(
         extra = alpha * xp.sum(weighted * coefficients, axis=0, dtype=xp.float64)
         return Product(product.values + alpha * basis.prolong(weighted), product.curvature + extra)
 
-    spectral = basis.prolong(filter.excess_transfer(values) * basis.restrict(observation))
-    rest = conjugate_gradients(
-        laplacian_without_basis, (1 - alpha) * observation, steps, rtol, backend
+    # On the host in float64: in float32, 1 - alpha has lost digits, or is zero.
+    excess = filter.excess_transfer(np.minimum(host64(eigenvalues, backend), 1.0))[:, None]
+    excess = backend.asarray(excess, dtype_name(eigenvalues.dtype))
+    spectral = basis.prolong(excess * basis.restrict(observation))
+    right_side = (1 - alpha) * observation
+    rest = conjugate_gradients(laplacian_without_basis, right_side, stop, 1 - alpha, backend)
+    scores = spectral + rest.values
+    left = right_side - backend.laplacian_step(adjacency, scores, alpha).values
+    residuals = _relative(
+        backend.column_dots(left, left), backend.column_dots(right_side, right_side), xp
     )
-    return replace(rest, values=spectral + rest.values)
+    return replace(rest, values=scores, residuals=residuals)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -225,12 +312,13 @@ class _Coarse:
     """A basis at work on ``A = I - alpha W``."""
 
     basis: Basis
+    solve: CoarseSolve
     alpha: float
     backend: Backend
 
     def correct(self, solution: Array, residual: Array) -> tuple[Array, Array]:
         """Solve the residual's part in the span of the basis: none of it is left."""
-        coefficients = self._solve(self.basis.restrict(residual))
+        coefficients = self.solve(self.basis.restrict(residual))
         residual = self.basis.without_image(residual, coefficients, self.alpha)
         return solution + self.basis.prolong(coefficients), residual
 
@@ -241,7 +329,7 @@ class _Coarse:
         def without_span(direction: Array) -> Product:
             product = apply(direction)
             restricted = basis.restrict(product.values)
-            coefficients = self._solve(restricted)
+            coefficients = self.solve(restricted)
             values = basis.without_image(product.values, coefficients, self.alpha)
             # The span's share of p^T A p is a short sum over the coefficients.
             share = xp.sum(restricted * coefficients, axis=0, dtype=xp.float64)
@@ -249,94 +337,165 @@ class _Coarse:
 
         return without_span
 
-    def _solve(self, restricted: Array) -> Array:
-        return self.basis.coarse_solve(self.alpha)(restricted)
-
 
 def conjugate_gradients(
     apply: Operator,
     right_side: Array,
-    steps: int,
-    rtol: float | None,
+    stop: Stopping,
+    smallest: float,
     backend: Backend,
     *,
     coarse: _Coarse | None = None,
 ) -> Solution:
     """Solve ``A x = b`` for every column of b, side by side.
 
-    A column stops moving once its residual is below ``rtol`` of its right-hand side, or, without
-    ``rtol``, below what its precision can tell from zero. Scalars stay on the device.
+    A column stops moving once its residual is below the tolerance times its right-hand side, or,
+    without a tolerance, below what its precision can tell from zero. Whatever a column does, it
+    does by itself: which others stand beside it changes rounding only. Scalars stay on the device.
+
+    Parameters
+    ----------
+    smallest
+        A lower bound of A's eigenvalues: ``1 - alpha``.
     """
     xp = backend.xp
     solution, residual = xp.zeros_like(right_side), xp.asarray(right_side, copy=True)
-    start = xp.sum(right_side * right_side, axis=0, dtype=xp.float64)
-    tolerance = float(xp.finfo(right_side.dtype).eps) if rtol is None else rtol
-    target = tolerance**2 * start
-    projected, kept_out = apply, None
+    start = backend.column_dots(right_side, right_side)
+    epsilon = float(xp.finfo(right_side.dtype).eps)
     if coarse is not None:
         solution, residual = coarse.correct(solution, residual)
-        if not coarse.basis.invariant:
-            projected, kept_out = coarse.projected(apply), coarse
-    taken, worst = 0, float("inf")
-    while True:
-        solution, more = _descend(
-            projected,
-            solution,
-            residual,
-            target,
-            steps - taken,
-            rtol is not None,
-            backend,
-            kept_out,
-        )
-        taken += more
-        # The recurrence drifts from the truth by rounding: look at what the values really leave.
-        residual = right_side - apply(solution).values
-        if coarse is not None and not coarse.basis.invariant:
+    outside = coarse is not None and not coarse.basis.invariant
+    way = _Way(apply, coarse if outside else None, smallest, epsilon)
+    most = _STEPS_AT_MOST if stop.steps is None else stop.steps
+    goal = (epsilon if stop.tolerance is None else stop.tolerance) ** 2 * start
+    if stop.tolerance is None:
+        solution, taken = _descend(way, solution, residual, goal, most, False, backend)
+        solution, residual = way.look(solution, right_side)
+        squared = backend.column_dots(residual, residual)
+        return Solution(solution, _relative(squared, start, xp), taken, converged=True)
+    solved = _solved(way, solution, residual, right_side, goal, most, backend)
+    if outside and solved.steps < most and bool(xp.any(solved.squared > goal)):
+        # Where rounding in the projection stops the steps, plain ones may still go on.
+        plain, before = _Way(apply, None, smallest, epsilon), solved.steps
+        residual = right_side - apply(solved.values).values
+        solved = _solved(plain, solved.values, residual, right_side, goal, most - before, backend)
+        solved = replace(solved, steps=solved.steps + before)
+    reached = bool(xp.all(solved.squared <= goal))
+    return Solution(solved.values, _relative(solved.squared, start, xp), solved.steps, reached)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Way:
+    """How steps are taken.
+
+    ``kept_out`` is the basis whose span they stay out of, if there is one.
+    """
+
+    apply: Operator
+    kept_out: _Coarse | None
+    smallest: float
+    epsilon: float
+
+    @property
+    def operator(self) -> Operator:
+        return self.apply if self.kept_out is None else self.kept_out.projected(self.apply)
+
+    @property
+    def floor(self) -> float:
+        """The least curvature, relative to the direction's square, that is not rounding alone.
+
+        Eigenvalues of A, projected or not, are at least ``smallest``. The projected curvature is a
+        difference of nearly equal numbers where a column has converged: a step by it would run
+        away (20 rings of 70 items in float32: residual 1e-5 after 5 steps, 0.07 after 15).
+        """
+        if self.kept_out is None:
+            return self.smallest / 2
+        # The coarse solve raises rounding by up to the inverse of the smallest eigenvalue.
+        noise = min(_CURVATURE_NOISE * self.epsilon / self.smallest, _NOISE_AT_MOST)
+        return max(self.smallest / 2, noise)
+
+    def look(self, solution: Array, right_side: Array) -> tuple[Array, Array]:
+        """What the values really leave: the recurrence drifts from it by rounding."""
+        residual = right_side - self.apply(solution).values
+        if self.kept_out is not None:
             # The steps moved outside the span only: the same product tells what is due inside.
-            solution, residual = coarse.correct(solution, residual)
-        squared = xp.sum(residual * residual, axis=0, dtype=xp.float64)
-        residuals = xp.sqrt(_safe_ratio(squared, start, start > 0, xp))
-        if rtol is None:
-            return Solution(solution, residuals, taken, converged=True)
-        before, worst = worst, float(xp.max(residuals))
-        # A fresh start from the true residual mends the drift, until rounding stops all progress.
-        if worst <= rtol or taken >= steps or worst > 0.9 * before:
-            return Solution(solution, residuals, taken, converged=worst <= rtol)
+            return self.kept_out.correct(solution, residual)
+        return solution, residual
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Solved:
+    """The best values of each column, the squares of what they really leave, and the steps."""
+
+    values: Array
+    squared: Array
+    steps: int
+
+
+def _solved(
+    way: _Way,
+    solution: Array,
+    residual: Array,
+    right_side: Array,
+    goal: Array,
+    steps: int,
+    backend: Backend,
+) -> _Solved:
+    """Steps until every column's true residual is at its goal, or stops getting smaller."""
+    xp = backend.xp
+    least = backend.column_dots(residual, residual)
+    best, done, target, taken = solution, least <= goal, goal, 0
+    while taken < steps and not bool(xp.all(done)):
+        first, before = taken == 0, least
+        if not first:
+            best = xp.asarray(best, copy=True)  # steps may be written over what they start from
+        mine = xp.where(done, xp.full_like(target, xp.inf), target)
+        solution, more = _descend(way, solution, residual, mine, steps - taken, True, backend)
+        taken += more
+        solution, residual = way.look(solution, right_side)
+        squared = backend.column_dots(residual, residual)
+        if first:
+            best, least = solution, squared
+        else:
+            better = ~done & (squared < least)
+            best, least = xp.where(better, solution, best), xp.where(better, squared, least)
+            # Each start from the true residual mends the drift, until rounding ends all progress.
+            done = done | (least > 0.8 * before)
+        done = done | (least <= goal)
         target = target / 4  # aim lower: to land on the mark again would drift past it again
+    return _Solved(best, least, taken)
 
 
 def _descend(
-    apply: Operator,
+    way: _Way,
     solution: Array,
     residual: Array,
     target: Array,
     steps: int,
     stop_early: bool,
     backend: Backend,
-    kept_out: _Coarse | None,
 ) -> tuple[Array, int]:
-    """Conjugate gradient steps until every column's squared residual is below its target.
-
-    ``kept_out`` is the basis whose span the steps stay out of, if there is one.
-    """
-    xp = backend.xp
+    """Conjugate gradient steps until every column's squared residual is below its target."""
+    xp, apply = backend.xp, way.operator
     direction = xp.asarray(residual, copy=True)
-    squared = xp.sum(residual * residual, axis=0, dtype=xp.float64)
+    squared = backend.column_dots(residual, residual)
+    length = squared  # of the direction, squared: it is orthogonal to the next residual
     taken = 0
     for taken in range(1, steps + 1):
         product = apply(direction)
-        moving = (squared > target) & (product.curvature > 0)
+        moving = (squared > target) & (product.curvature > way.floor * length)
         step = _safe_ratio(squared, product.curvature, moving, xp)
         update = backend.cg_update(solution, residual, direction, product.values, step)
         solution, residual, left = update.solution, update.residual, update.squared_norm
-        if kept_out is not None and taken % _STEPS_BETWEEN_PROJECTIONS == 0:
+        if way.kept_out is not None and taken % _STEPS_BETWEEN_PROJECTIONS == 0:
             # Rounding lets the residual leak into the span, where the operator is zero and steps
             # grow without bound: left alone, errors of 1e-5 after 20 steps are 1 after 100.
-            solution, residual = kept_out.correct(solution, residual)
-            left = xp.sum(residual * residual, axis=0, dtype=xp.float64)
+            solution, residual = way.kept_out.correct(solution, residual)
+            left = backend.column_dots(residual, residual)
+        # A column that could not move begins anew, with its residual for a direction.
         ratio = _safe_ratio(left, squared, moving, xp)
         direction = backend.cg_direction(residual, direction, ratio)
+        length = left + ratio**2 * length
         squared = left
         if stop_early and taken % _STEPS_BETWEEN_CHECKS == 0:
             if not bool(xp.any(squared > target)):
@@ -344,51 +503,35 @@ def _descend(
     return solution, taken
 
 
+def _relative(squared: Array, start: Array, xp: Any) -> Array:
+    return xp.sqrt(_safe_ratio(squared, start, start > 0, xp))
+
+
 def _expanded(
-    adjacency: SparseMatrix,
-    observation: Array,
-    basis: Basis | None,
-    filter: Filter,
-    degree: int | None,
-    rtol: float | None,
-    backend: Backend,
+    adjacency: SparseMatrix, observation: Array, filter: Filter, stop: Stopping, backend: Backend
 ) -> Solution:
-    """``h(W) y`` by a Chebyshev series; eigenvectors take their part of it exactly."""
+    """``h(W) y`` by a Chebyshev series."""
 
     def step(signal: Array) -> Array:
         return backend.spmm(adjacency, signal)
 
-    series = _series(filter, -1.0, 1.0, degree, rtol)
-    if not isinstance(basis, EigenBasis):
-        # Only eigenvectors tell what any other filter does to them.
-        values = _apply_series(step, observation, series, backend.xp)
-        return Solution(values, None, series.degree, True, series.truncation)
-    coefficients = basis.restrict(observation)
-    gain = gains_at(filter, basis.eigenvalues, backend)
-    rest = observation - basis.prolong(coefficients)
-    rest = _apply_series(step, rest, series, backend.xp)
-    # Once more: what rounding left of the eigenvectors may have been raised by the series.
-    rest = rest - basis.prolong(basis.restrict(rest))
-    values = basis.prolong(gain * coefficients) + rest
-    return Solution(values, None, series.degree, True, series.truncation)
+    series = _series(filter, stop)
+    values = _apply_series(step, observation, series, backend.xp)
+    epsilon = float(backend.xp.finfo(observation.dtype).eps)
+    # Every term is rounded, and the recurrence hands its errors on.
+    rounding = _ROUNDINGS_PER_TERM * epsilon * (series.degree + 1) * series.size
+    return Solution(values, None, series.degree, True, series.truncation + rounding)
 
 
 def gains_at(filter: Filter, eigenvalues: Array, backend: Backend) -> Array:
     """The filter's gain at each eigenvalue, (r, 1); asked on the host, as any function can be."""
-    exact = gains(filter, backend.to_numpy(eigenvalues))[:, None]
+    exact = gains(filter, np.minimum(host64(eigenvalues, backend), 1.0))[:, None]
     return backend.asarray(exact, dtype_name(eigenvalues.dtype))
 
 
-def _series(
-    filter: Filter, low: float, high: float, degree: int | None, rtol: float | None
-) -> Expansion:
-    return expand(
-        filter,
-        low=low,
-        high=high,
-        degree=degree,
-        tolerance=_TRUNCATION if rtol is None else rtol,
-    )
+def _series(filter: Filter, stop: Stopping) -> Expansion:
+    tolerance = _TRUNCATION if stop.tolerance is None else stop.tolerance
+    return expand(filter, degree=stop.steps, tolerance=tolerance)
 
 
 def _apply_series(

@@ -16,6 +16,8 @@ from hybrid_gpu.graph import Graph, csr_from_sorted, largest_component, row_numb
 from hybrid_gpu.progress import Progress
 from hybrid_gpu.validation import check_choice, check_count, check_positive, dtype_name
 
+# What a basis needs in single precision; in double, errors of fsr stay below 1e-6 or so.
+_DEFAULT_TOLERANCE = {"float32": 1e-3, "float64": 1e-8}
 # Below this size a dense decomposition is faster than any iteration.
 _DENSE_ITEMS = 600
 _ROUNDS_AT_MOST = 100
@@ -86,7 +88,7 @@ def leading_eigenpairs(
     *,
     rank: int,
     engine: str = "block",
-    tolerance: float = 1e-3,
+    tolerance: float | None = None,
     start: Spectrum | None = None,
     seed: int = 0,
     on_failure: str = "raise",
@@ -103,7 +105,8 @@ def leading_eigenpairs(
         fails the certificate. Small components, and ranks above a third of the component, are
         decomposed densely.
     tolerance
-        The largest residual, departure from orthogonality, and missed eigenvalue to accept.
+        The largest residual, departure from orthogonality, and missed eigenvalue to accept; None:
+        1e-3 for a graph in float32, 1e-8 for one in float64.
     start
         Eigenpairs of the same graph, of a smaller rank or a larger tolerance, to begin with.
     on_failure
@@ -128,6 +131,8 @@ def leading_eigenpairs(
     device = select_backend(backend, like=graph.degrees)
     engine = check_choice(engine, "engine", ("block", "lanczos"))
     on_failure = check_choice(on_failure, "on_failure", ("raise", "keep"))
+    if tolerance is None:
+        tolerance = _DEFAULT_TOLERANCE[dtype_name(graph.degrees.dtype)]
     tolerance = check_positive(tolerance, "tolerance")
     items = largest_component(graph)
     rank = check_count(rank, "rank", low=0, high=items.size)

@@ -228,8 +228,14 @@ class NumpyBackend(GenericBackend):
         return direction
 
     def column_dots(self, left: Array, right: Array) -> Array:
-        # dtype= makes einsum add up in float64 without a float64 copy of its operands.
-        return np.einsum("ij,ij->j", left, right, dtype=np.float64)
+        tiles = _row_tiles(left)
+        dots = np.empty((len(tiles), left.shape[1]))
+
+        def multiply(number: int) -> None:
+            dots[number] = _dots(left[tiles[number]], right[tiles[number]])
+
+        _for_each(multiply, range(len(tiles)), parallel=len(tiles) > 1)
+        return np.sum(dots, axis=0)
 
     def available_bytes(self) -> int:
         return _available_host_bytes()

@@ -136,6 +136,9 @@ class Backend(Protocol):
     ) -> Update:
         """Move each column by its ``step`` (m,). The first two arrays may be overwritten."""
 
+    def column_dots(self, left: Array, right: Array) -> Array:
+        """Dot products of the columns of two (n, m) arrays, added up in float64."""
+
     def cg_direction(self, residual: Array, direction: Array, ratio: Array) -> Array:
         """``R + P * ratio``, the next search direction. ``direction`` may be overwritten."""
 

@@ -209,7 +209,7 @@ def paper(problem: Problem, graph: hg.Graph, *, rank: int, steps: int) -> Solver
     Its eigenvectors are made by this library, several times faster than by SciPy's ARPACK.
     """
     adjacency = problem.matrix("float64")
-    spectrum = hg.leading_eigenpairs(graph, rank=rank, backend="numpy")
+    spectrum = hg.leading_eigenpairs(graph, rank=rank, tolerance=1e-3, backend="numpy")
     values = np.asarray(spectrum.eigenvalues, np.float64)
     vectors = np.asarray(spectrum.eigenvectors, np.float64)
 

@@ -110,7 +110,7 @@ class Method:
     name: str
     summary: str
     score: Callable[[Batch], Solution]
-    steps: int | None = None
+    steps: int | None = 0
     solves: bool = False
     exact: bool = True
     needs_eigenvectors: bool = False
@@ -306,7 +306,13 @@ _TABLE = (
         exact=False,
         needs_eigenvectors=True,
     ),
-    Method("hybrid", "conjugate gradients, deflated by any basis; exact", _hybrid, solves=True),
+    Method(
+        "hybrid",
+        "conjugate gradients, deflated by any basis; exact",
+        _hybrid,
+        steps=None,
+        solves=True,
+    ),
     Method("precomputed", "sum of columns that were diffused beforehand", _precomputed),
 )
 

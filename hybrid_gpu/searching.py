@@ -282,7 +282,7 @@ class _Results:
         if residuals is None:
             accuracy = None
         elif accuracy is not None:
-            notes += _missed(residuals, accuracy)
+            notes += _missed(residuals, accuracy, self._backend.xp if self._here else np)
         report = Report(
             method=method,
             steps=self._steps,
@@ -300,14 +300,14 @@ class _Results:
         return (lambda: values) if self._here else self._backend.download(values)
 
 
-def _missed(residuals: Array, accuracy: float) -> tuple[str, ...]:
+def _missed(residuals: Array, accuracy: float, xp: Any) -> tuple[str, ...]:
     """A note if some queries did not reach their accuracy."""
-    worst, missed = float(residuals.max()), int((residuals > accuracy).sum())
+    missed = int(xp.sum(xp.astype(residuals > accuracy, xp.int64)))
     if not missed:
         return ()
     return (
         f"{missed} of {residuals.shape[0]} queries missed the accuracy {accuracy:g}; the worst "
-        f"residual is {worst:.1e}",
+        f"residual is {float(xp.max(residuals)):.1e}",
     )
 
 

@@ -37,8 +37,16 @@ Results = Annotated[
     int | None, typer.Option("--k", "-k", help="Results per query; 100, or all if fewer.")
 ]
 MethodName = Annotated[str, typer.Option("--method", help=f"auto, {', '.join(METHODS)}.")]
-Steps = Annotated[int | None, typer.Option(help="Solver steps; with --rtol, the most.")]
-Tolerance = Annotated[float | None, typer.Option("--rtol", help="Solve to this residual.")]
+Accuracy = Annotated[
+    str | None,
+    typer.Option(help="Residual at which a query stops: a number, or 'ranking' (3e-3)."),
+]
+Steps = Annotated[
+    int | None, typer.Option(help="Solver steps; with --accuracy or --rtol, the most.")
+]
+Tolerance = Annotated[
+    float | None, typer.Option("--rtol", help="Like --accuracy, but to miss it is an error.")
+]
 Observed = Annotated[
     int, typer.Option("--query-neighbors", help="Items that diffusion starts from; 0: all.")
 ]
@@ -55,6 +63,7 @@ def search(
     output: Output = None,
     k: Results = None,
     method: MethodName = "auto",
+    accuracy: Accuracy = None,
     steps: Steps = None,
     rtol: Tolerance = None,
     query_neighbors: Observed = 5,
@@ -68,7 +77,7 @@ def search(
     vectors = load_array(queries)
     with progress_bars() as progress:
         opened = open_index(index, backend, progress)
-        settings = _settings(opened, k, method, steps, rtol, query_neighbors, batch)
+        settings = _settings(opened, k, method, accuracy, steps, rtol, query_neighbors, batch)
         settings["expansion"] = Expansion(expansion_neighbors, expansion_alpha)
         ranking = opened.search(vectors, **settings, progress=progress)
     _deliver(ranking, output, as_json)
@@ -85,6 +94,7 @@ def rerank(
     output: Output = None,
     k: Results = None,
     method: MethodName = "auto",
+    accuracy: Accuracy = None,
     steps: Steps = None,
     rtol: Tolerance = None,
     query_neighbors: Observed = 5,
@@ -101,7 +111,7 @@ def rerank(
     lists, values = load_array(ids, name="ids"), load_array(similarities, name="scores")
     with progress_bars() as progress:
         opened = open_index(index, backend, progress)
-        settings = _settings(opened, k, method, steps, rtol, query_neighbors, batch)
+        settings = _settings(opened, k, method, accuracy, steps, rtol, query_neighbors, batch)
         settings["expansion"] = Expansion(expansion_neighbors, expansion_alpha)
         ranking = opened.rerank(lists, values, **settings, progress=progress)
     _deliver(ranking, output, as_json)
@@ -111,6 +121,7 @@ def _settings(
     index: DiffusionIndex,
     k: int | None,
     method: str,
+    accuracy: str | None,
     steps: int | None,
     rtol: float | None,
     query_neighbors: int,
@@ -119,11 +130,22 @@ def _settings(
     return {
         "k": min(_DEFAULT_K, index.n) if k is None else k,
         "method": method,
+        "accuracy": _accuracy(accuracy),
         "steps": steps,
         "rtol": rtol,
         "query_neighbors": None if query_neighbors == 0 else query_neighbors,
         "batch": batch,
     }
+
+
+def _accuracy(told: str | None) -> str | float | None:
+    """A number if it is one; what else there may be, the library knows."""
+    if told is None:
+        return None
+    try:
+        return float(told)
+    except ValueError:
+        return told
 
 
 def _deliver(ranking: Ranking, output: Path | None, as_json: bool) -> None:
@@ -141,10 +163,15 @@ def _deliver(ranking: Ranking, output: Path | None, as_json: bool) -> None:
     if output is None:
         _print_first_results(ranking)
     report = ranking.report
+    reached = ""
+    if report.residuals is not None:
+        reached = f"residuals up to {np.max(report.residuals):.1e}, "
     typer.echo(
-        f"{m} queries, top {k} by {report.method}: {report.steps} steps, "
+        f"{m} queries, top {k} by {report.method}: {report.steps} steps, {reached}"
         f"{ranking.report.total_seconds:.3f} s on {report.backend}."
     )
+    for note in report.notes:
+        typer.echo(f"Note: {note}.")
     typer.echo("Keep all of it with --output FILE.npz." if output is None else f"Wrote {output}.")
 
 
@@ -153,6 +180,8 @@ def _report(ranking: Ranking) -> dict[str, Any]:
     return {
         "method": report.method,
         "steps": report.steps,
+        "accuracy": report.accuracy,
+        "notes": list(report.notes),
         "worst_residual": None if report.residuals is None else float(np.max(report.residuals)),
         "seconds": dict(report.seconds),
         "backend": report.backend,

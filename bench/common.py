@@ -41,10 +41,15 @@ def record(
     return path
 
 
+def all_of(question: str) -> list[dict[str, Any]]:
+    """Every recorded run of a question, oldest first."""
+    lines = (RESULTS / f"{question}.jsonl").read_text(encoding="utf-8").splitlines()
+    return [dict(json.loads(line)) for line in lines]
+
+
 def newest(question: str) -> dict[str, Any]:
     """The last recorded run of a question."""
-    lines = (RESULTS / f"{question}.jsonl").read_text(encoding="utf-8").splitlines()
-    return dict(json.loads(lines[-1]))
+    return all_of(question)[-1]
 
 
 def show(title: str, rows: Sequence[Mapping[str, Any]]) -> None:

@@ -4,8 +4,8 @@
 
 A table stands between ``<!-- table: QUESTION -->`` and ``<!-- end -->``; the newest run of that
 question fills it. ``<!-- table: QUESTION steps=5 -->`` takes only the rows in which steps is 5, and
-``<!-- table: paper_experiments.table-1 -->`` a table of the paper. The paper's figures go to
-``docs/figures``.
+``<!-- table: paper_experiments.table-1 -->`` a table of the paper; ``<!-- table: campaign -->``
+adds up the lines of the newest campaign. The paper's figures go to ``docs/figures``.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-from common import cell, newest
+from common import all_of, cell, newest
 
 from hybrid_gpu.charts import drawn
 from hybrid_gpu.experiments import Run
@@ -58,6 +58,8 @@ def filled(text: str) -> str:
     """A Markdown text with all of its tables made anew."""
 
     def table(part: re.Match[str]) -> str:
+        if part[2] == "campaign":
+            return part[1] + campaign() + part[5]
         run = newest(part[2])
         if part[3]:
             run = {**run, "rows": sections(run)[part[3]].rows}
@@ -65,6 +67,36 @@ def filled(text: str) -> str:
         return part[1] + render(run, wanted) + part[5]
 
     return BLOCK.sub(table, text)
+
+
+def campaign() -> str:
+    """What the newest campaign tried, kind by kind, and every failure of it."""
+    lines = all_of("campaign")
+    commit = lines[-1]["commit"]
+    kinds: dict[str, list[dict[str, Any]]] = {}
+    for line in lines:
+        if line["commit"] == commit:
+            kinds.setdefault(line["kind"], []).append(line)
+    table = ["| kind | what is promised | tried | failed |", "|---|---|---:|---:|"]
+    failed = []
+    for name, parts in kinds.items():
+        tried = f"{sum(part['tried'] for part in parts):,} {parts[0]['unit']}"
+        skipped = next((part["skipped"] for part in parts if part["skipped"]), "")
+        failures = [one for part in parts for one in part["failures"]]
+        failed += [
+            f"- `{name}` {one['trial']}: {one['fault']}. {one['detail']}" for one in failures
+        ]
+        count = "" if skipped else f"{len(failures):,}"
+        table.append(
+            f"| `{name}` | {parts[0]['promise']} | {(skipped and f'skipped: {skipped}') or tried} "
+            f"| {count} |"
+        )
+    minutes = sum(line["seconds"] for parts in kinds.values() for line in parts) / 60
+    source = (
+        f"<sub>`python tools/campaign --long` at {commit}, {lines[-1]['date'][:10]}, "
+        f"{minutes:.0f} minutes.</sub>"
+    )
+    return "\n".join([*table, "", *failed, *([""] if failed else []), source, ""])
 
 
 def sections(run: dict[str, Any]) -> dict[str, Section]:

@@ -284,6 +284,7 @@ def hybrid_as_in_paper(
         # No bound: that of the series says nothing about the eigenpairs.
         return Solution(spectral + rest, None, series.degree, True)
 
+    assert stop.steps is not None, "an accuracy of this system says nothing about the diffusion"
     alpha = filter.alpha
 
     def laplacian_without_basis(direction: Array) -> Product:
@@ -298,13 +299,22 @@ def hybrid_as_in_paper(
     excess = backend.asarray(excess, dtype_name(eigenvalues.dtype))
     spectral = basis.prolong(excess * basis.restrict(observation))
     right_side = (1 - alpha) * observation
-    rest = conjugate_gradients(laplacian_without_basis, right_side, stop, 1 - alpha, backend)
-    scores = spectral + rest.values
-    left = right_side - backend.laplacian_step(adjacency, scores, alpha).values
-    residuals = _relative(
-        backend.column_dots(left, left), backend.column_dots(right_side, right_side), xp
+    start = backend.column_dots(right_side, right_side)
+    epsilon = float(xp.finfo(right_side.dtype).eps)
+    way = _Way(laplacian_without_basis, None, 1 - alpha, epsilon)
+    rest, taken = _descend(
+        way,
+        xp.zeros_like(right_side),
+        xp.asarray(right_side, copy=True),
+        epsilon**2 * start,
+        stop.steps,
+        False,
+        backend,
     )
-    return replace(rest, values=scores, residuals=residuals)
+    scores = spectral + rest
+    left = right_side - backend.laplacian_step(adjacency, scores, alpha).values
+    residuals = _relative(backend.column_dots(left, left), start, xp)
+    return Solution(scores, residuals, taken, converged=True)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -141,6 +141,7 @@ def build_index_from_neighbors(
     ids: Any,
     similarities: Any,
     *,
+    metric: str = "cosine",
     descriptors: Any = None,
     gamma: float = 3.0,
     alpha: float = 0.99,
@@ -163,6 +164,8 @@ def build_index_from_neighbors(
         skipped.
     similarities : float array of shape (n, k)
         Their cosine similarities, as they are.
+    metric
+        What ``similarities`` are, if not cosines; see ``DiffusionIndex.rerank``.
     descriptors : float array of shape (n, d), optional
         Needed for ``search`` with query descriptors; ``rerank`` does without.
 
@@ -171,7 +174,7 @@ def build_index_from_neighbors(
     device = select_backend(backend, like=ids)
     dtype = check_dtype(dtype)
     with device.annotate("build"):
-        found = neighbors_from_lists(ids, similarities, dtype=dtype, backend=device)
+        found = neighbors_from_lists(ids, similarities, metric=metric, dtype=dtype, backend=device)
         n = found.ids.shape[0]
         _check_settings(alpha, gamma, basis, precision, n)
         index = _index(

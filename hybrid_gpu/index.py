@@ -117,7 +117,7 @@ class DiffusionIndex:
         queries : float array of shape (m, d)
             They need not be in the database, nor of unit length.
         k
-            Results per query.
+            Results per query; all items if there are fewer.
         method
             One of ``hybrid_gpu.METHODS``, or ``"auto"``: ``hybrid``, or ``temporal`` for an index
             without a basis.
@@ -172,6 +172,7 @@ class DiffusionIndex:
         ids: Any,
         similarities: Any,
         *,
+        metric: str = "cosine",
         k: int = 100,
         method: str = "auto",
         steps: int | None = None,
@@ -190,17 +191,33 @@ class DiffusionIndex:
         ids : int array of shape (m, q)
             Items found for each query, best first; -1 for 'nothing found'.
         similarities : float array of shape (m, q)
-            Their cosine similarities to the query, as they are: the exponent is applied here.
-            Similarities beside an id of -1 are not looked at.
+            Their cosine similarities to the query, as they are: the exponent is applied here, and
+            negative ones weigh nothing. What stands beside an id of -1 is not looked at.
+        metric
+            What ``similarities`` are. ``"cosine"``; or distances of unit vectors, which become
+            cosines: ``"cosine-distance"`` (1 - d), ``"l2"`` (1 - d**2 / 2), ``"squared-l2"``
+            (1 - d / 2), which is what FAISS calls L2.
         k
             Results per query; may be larger than q, because diffusion finds items that the first
             stage missed.
 
         The other parameters and the result are those of ``search``. ``truncated`` takes the given
         results as its shortlist; ``nn`` returns them in the order of their similarity.
+
+        Behind what diffusion reaches come the given results that it did not, by their similarity.
+        The rest has no similarity to a query that is not known: it comes by the cosine to the mean
+        of the hits that diffusion starts from, each weighted as it is there, if the index has
+        descriptors. Where that is not known either, ids are -1 and scores -inf.
+
+        Raises
+        ------
+        ValueError
+            For values that are not of the metric, and for lists that are worst first: distances
+            that were taken for similarities.
         """
         options = Options(
             k=k,
+            metric=metric,
             method=method,
             steps=steps,
             rtol=rtol,
@@ -236,7 +253,7 @@ class DiffusionIndex:
             Items; the observation of each is the item itself.
 
         The other parameters and the result are those of ``search``. An index without descriptors
-        knows similarities of an item only to itself.
+        knows similarities of an item only to itself: behind what diffusion reaches, ids are -1.
         """
         options = Options(
             k=k,

@@ -28,7 +28,7 @@ from hybrid_gpu.graph import (
     neighbors_from_lists,
     reciprocal_graph,
 )
-from hybrid_gpu.index import DiffusionIndex
+from hybrid_gpu.index import DiffusionIndex, Grouping
 from hybrid_gpu.neighbors import Neighbors, nearest_neighbors, unit_rows
 from hybrid_gpu.progress import Progress
 from hybrid_gpu.spectrum import leading_eigenpairs
@@ -257,12 +257,16 @@ def with_basis(
     """The same index with another basis; the graph is shared. See ``build_index``."""
     _check_settings(index.alpha, index.gamma, basis, precision, index.n)
     graph, device = index.layout.graph, index.backend
+    grouping = Grouping(index.n)
     with device.annotate("basis"):
         if isinstance(basis, str):
             chosen = _made(graph, basis, rank, precision, sparsity, seed, progress, device)
+            if basis in ("auto", "aggregate"):
+                share = 1.0 if rank is None else rank / default_groups(graph)
+                grouping = replace(grouping, share=share)
         else:
             chosen = _given(index.layout, basis, device)
-    return replace(index, basis=chosen, _sparse={})
+    return replace(index, basis=chosen, grouping=grouping, _sparse={})
 
 
 def _made(
@@ -331,6 +335,7 @@ def _index(
         alpha=float(alpha),
         gamma=float(gamma),
         backend=backend,
+        grouping=Grouping(graph.n),
     )
 
 

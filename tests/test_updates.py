@@ -1,10 +1,14 @@
+from dataclasses import replace
+
 import numpy as np
 import pytest
+import scipy.sparse as sparse
 from conftest import clustered_vectors, dense, two_cliques
 
 import hybrid_gpu as hg
 from hybrid_gpu import reference
 from hybrid_gpu.evaluation import agreement
+from hybrid_gpu.updates import _grouped
 
 RTOL = 1e-11
 
@@ -74,8 +78,9 @@ def test_lists_that_are_wider_than_the_database_fill_up_again(backend, rng):
     # Down to one item, whose list is empty, and up again: every old list has ends to fill.
     vectors = clustered_vectors(rng, n=8)
     index = hg.build_index(vectors, neighbors=6, dtype="float64", backend=backend)
-    index, vectors = index.remove(np.arange(7)), vectors[7:]
-    assert_same_neighbors(index, vectors)
+    for gone in (4, 3):
+        index, vectors = index.remove(np.arange(gone)), vectors[gone:]
+        assert_same_neighbors(index, vectors)
     for count in (1, 2, 1, 3, 5):
         more = clustered_vectors(rng, n=count)
         index, vectors = index.add(more), np.concatenate([vectors, more])
@@ -92,6 +97,58 @@ def test_lists_of_another_engine_in_no_order_take_what_is_better_than_their_wors
         ids, cosines, descriptors=vectors, dtype="float64", backend=backend
     ).add(np.array([[1, 0, 0.4]]))
     assert backend.to_numpy(index.neighbors.ids)[0].tolist() == [1, 3]
+
+
+def test_removing_the_first_item_is_no_exception(backend, rng):
+    vectors = clustered_vectors(rng, n=12)
+    index = hg.build_index(vectors, neighbors=3, dtype="float64", backend=backend)
+    assert_same_neighbors(index.remove([0]), vectors[1:])
+    # Lists of one entry: the two that remain find each other.
+    index = hg.build_index(vectors[:3], neighbors=1, dtype="float64", backend=backend)
+    for gone in range(3):
+        assert_same_neighbors(index.remove([gone]), np.delete(vectors[:3], gone, axis=0))
+
+
+def test_missing_entries_stay_missing(backend):
+    ids = np.array([[1, -1], [2, 0], [1, -1], [-1, -1]])
+    cosines = np.array([[0.9, 0.0], [0.8, 0.7], [0.8, 0.0], [0.0, 0.0]])
+    index = hg.build_index_from_neighbors(ids, cosines, backend=backend).remove([0])
+    assert backend.to_numpy(index.neighbors.ids).tolist() == [[1, -1], [0, -1], [-1, -1]]
+
+
+def test_items_without_a_group_join_their_heaviest_neighbor(backend):
+    # 0 and 3 have groups; 6 and 7, 8 and 9 know only each other; 10 knows nobody.
+    pairs = {(0, 1): 1, (1, 2): 2, (2, 3): 3, (3, 4): 1, (4, 5): 1, (0, 3): 9, (6, 7): 1, (8, 9): 1}
+    affinity = np.zeros((11, 11))
+    for (one, other), weight in pairs.items():
+        affinity[one, other] = affinity[other, one] = weight
+    graph = hg.graph_from_affinity(sparse.csr_array(affinity), backend=backend)
+    labels = np.full(11, -1)
+    assert _grouped(labels, graph, backend).tolist() == [0] * 6 + [1, 1, 2, 2, -1]
+    labels[[0, 3]] = 0, 1
+    assert _grouped(labels, graph, backend).tolist() == [0, 0, 1, 1, 1, 1, 2, 2, 3, 3, -1]
+    assert labels.tolist() == [0, -1, -1, 1] + 7 * [-1]
+
+
+def test_vectors_of_the_users_own_stay_and_new_items_take_their_neighbors_share(backend, rng):
+    vectors = clustered_vectors(rng, n=40)
+    basis = rng.standard_normal((37, 3))
+    settings = {"neighbors": 5, "dtype": "float64", "backend": backend}
+    grown = hg.build_index(vectors[:37], basis=basis, **settings).add(vectors[37:])
+    host = backend.to_numpy
+    found = host(grown.basis.vectors)[host(grown.layout.places)]
+    np.testing.assert_allclose(found[:37], basis)
+    adjacency = dense(backend, grown.graph.adjacency)
+    np.testing.assert_allclose(found[37:], adjacency[37:, :37] @ basis, atol=1e-12)
+
+
+@pytest.mark.parametrize(("basis", "share"), [("aggregate", 1.0), ("eigen", None)])
+def test_an_index_of_an_earlier_version_is_taken_for_one_of_this_size(backend, rng, basis, share):
+    vectors = clustered_vectors(rng, n=60)
+    index = hg.build_index(vectors[:40], neighbors=5, basis=basis, rank=4, backend=backend)
+    grown = replace(index, grouping=None).add(vectors[40:])
+    assert (grown.grouping.items, grown.grouping.share) == (60, share)
+    assert replace(index, grouping=None).add(vectors[40:45]).grouping.changed == 5
 
 
 def neighborhoods(rng, n, d=6, clusters=20):

@@ -13,10 +13,12 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
 from rich.console import Console
 from rich.table import Table
 
-from hybrid_gpu import select_backend
+from hybrid_gpu import Ranking, select_backend
 
 RESULTS = Path(__file__).parent / "results"
 
@@ -45,6 +47,14 @@ def all_of(question: str) -> list[dict[str, Any]]:
     """Every recorded run of a question, oldest first."""
     lines = (RESULTS / f"{question}.jsonl").read_text(encoding="utf-8").splitlines()
     return [dict(json.loads(line)) for line in lines]
+
+
+def scores_by_item(ranking: Ranking, n: int) -> NDArray[np.float64]:
+    """The scores of rankings of all items, (m, n) in the order of the items; 0 if not reached."""
+    # An id of -1 names the last column, which no item has.
+    scores = np.zeros((len(ranking.ids), n + 1))
+    np.put_along_axis(scores, ranking.ids, ranking.scores, axis=1)
+    return scores[:, :n]
 
 
 def newest(question: str) -> dict[str, Any]:

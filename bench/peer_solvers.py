@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 import scipy.sparse as sparse
+from common import scores_by_item
 from numpy.typing import NDArray
 from scipy.sparse.linalg import cg
 
@@ -331,10 +332,7 @@ def ours(
         return index.rerank(*seen, k=k, method=method, steps=steps, rtol=rtol, batch=batch)
 
     def scores(numbers: Numbers) -> NDArray[Any]:
-        whole = ranked(numbers, index.n)
-        values = np.empty(whole.scores.shape)
-        np.put_along_axis(values, whole.ids, whole.scores, axis=1)
-        return values
+        return scores_by_item(ranked(numbers, index.n), index.n)
 
     return Solver(lambda numbers: ranked(numbers, TOP).ids, scores, sum(index.memory.values()))
 

@@ -37,7 +37,7 @@ from typing import Annotated, Any
 import numpy as np
 import scipy.sparse as sparse
 import typer
-from common import record, show
+from common import record, scores_by_item, show
 from peer_solvers import CORES, TOP, Problem, Solver, Way, ways
 from scipy.sparse.csgraph import connected_components
 
@@ -150,7 +150,7 @@ def solved(problem: Problem) -> float:
         found = index.rerank(
             ids[rows], similarities[rows], k=problem.n, method="temporal", rtol=1e-12
         )
-        np.put_along_axis(exact[rows], found.ids, found.scores, axis=1)
+        exact[rows] = scores_by_item(found, problem.n)
         for number in range(start, start + len(found.ids)):
             y, x = (1 - problem.alpha) * observation(number), exact[number]
             left = np.linalg.norm(y - x + problem.alpha * (adjacency @ x))

@@ -16,7 +16,7 @@ from typing import Annotated, Any
 
 import numpy as np
 import typer
-from common import record, show
+from common import record, scores_by_item, show
 
 import hybrid_gpu as hg
 from hybrid_gpu import datasets, evaluation
@@ -36,8 +36,7 @@ def measured(
     ids, similarities = seen
     options = {"method": method, "steps": steps}
     whole = index.rerank(ids, similarities, k=index.n, **options)
-    scores = np.empty((len(ids), index.n))
-    np.put_along_axis(scores, whole.ids, whole.scores.astype(np.float64), axis=1)
+    scores = scores_by_item(whole, index.n)
     error = np.linalg.norm(scores - exact.scores, axis=1) / np.linalg.norm(exact.scores, axis=1)
     runs = [index.rerank(ids, similarities, k=100, **options) for _ in range(3)]
     ranking = min(runs, key=lambda run: run.report.total_seconds)
@@ -110,8 +109,7 @@ def main(
 
 def by_item(ranking: hg.Ranking) -> hg.Ranking:
     """A full ranking whose scores are in the order of the items; ids stay in that of the ranks."""
-    scores = np.empty_like(ranking.scores)
-    np.put_along_axis(scores, ranking.ids, ranking.scores, axis=1)
+    scores = scores_by_item(ranking, ranking.ids.shape[1])
     return hg.Ranking(ranking.ids, scores, ranking.report)
 
 

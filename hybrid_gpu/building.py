@@ -28,7 +28,7 @@ from hybrid_gpu.graph import (
     neighbors_from_lists,
     reciprocal_graph,
 )
-from hybrid_gpu.index import DiffusionIndex
+from hybrid_gpu.index import DiffusionIndex, Grouping
 from hybrid_gpu.neighbors import Neighbors, nearest_neighbors, unit_rows
 from hybrid_gpu.progress import Progress
 from hybrid_gpu.spectrum import leading_eigenpairs
@@ -145,6 +145,7 @@ def build_index_from_neighbors(
     ids: Any,
     similarities: Any,
     *,
+    metric: str = "cosine",
     descriptors: Any = None,
     gamma: float = 3.0,
     alpha: float = 0.99,
@@ -168,6 +169,8 @@ def build_index_from_neighbors(
         skipped.
     similarities : float array of shape (n, k)
         Their cosine similarities, as they are.
+    metric
+        What ``similarities`` are, if not cosines; see ``DiffusionIndex.rerank``.
     descriptors : float array of shape (n, d), optional
         Needed for ``search`` with query descriptors; ``rerank`` does without.
 
@@ -176,7 +179,7 @@ def build_index_from_neighbors(
     device = select_backend(backend, like=ids)
     dtype = check_dtype(dtype)
     with device.annotate("build"):
-        found = neighbors_from_lists(ids, similarities, dtype=dtype, backend=device)
+        found = neighbors_from_lists(ids, similarities, metric=metric, dtype=dtype, backend=device)
         n = found.ids.shape[0]
         _check_settings(alpha, gamma, basis, precision, n)
         index = _index(
@@ -263,14 +266,18 @@ def with_basis(
     """The same index with another basis; the graph is shared. See ``build_index``."""
     _check_settings(index.alpha, index.gamma, basis, precision, index.n)
     graph, device = index.layout.graph, index.backend
+    grouping = Grouping(index.n)
     with device.annotate("basis"):
         if isinstance(basis, str):
             chosen = _made(
                 graph, basis, rank, precision, tolerance, sparsity, seed, progress, device
             )
+            if basis in ("auto", "aggregate"):
+                share = 1.0 if rank is None else rank / default_groups(graph)
+                grouping = replace(grouping, share=share)
         else:
             chosen = _given(index.layout, basis, device)
-    return replace(index, basis=chosen, _sparse={})
+    return replace(index, basis=chosen, grouping=grouping, _sparse={})
 
 
 def _made(
@@ -340,6 +347,7 @@ def _index(
         alpha=float(alpha),
         gamma=float(gamma),
         backend=backend,
+        grouping=Grouping(graph.n),
     )
 
 

@@ -1,7 +1,8 @@
 """How good a ranking is: average precision, precision, recall, agreement, revisited Oxford/Paris.
 
-Everything here takes rankings: lists of ids, best first. `ranked` makes them from scores, by the
-one rule of this library for ties: of items with equal scores, the lower id comes first.
+Everything here takes rankings: lists of ids, best first, -1 where nothing was found, which counts
+as a wrong result. `ranked` makes them from scores, by the one rule of this library for ties: of
+items with equal scores, the lower id comes first.
 
 Two definitions of average precision are in use. The measures by class labels and by lists of
 relevant items average the precision at each relevant item; `revisited_protocol` takes the area
@@ -19,7 +20,7 @@ from numpy.typing import NDArray
 
 from hybrid_gpu.backends import select_backend
 from hybrid_gpu.backends.numpy_backend import host_view
-from hybrid_gpu.validation import check_count
+from hybrid_gpu.validation import check_count, refuse_masked
 
 # The three setups of revisited Oxford/Paris: what counts as found, and what counts as nothing.
 _SETUPS = {
@@ -223,6 +224,7 @@ def agreement(ids: Any, exact_ids: Any, *, at: int | None = None) -> float:
     ----------
     ids, exact_ids : int arrays of shape (m, k)
         Two rankings of the same queries, best first.
+        A query for which the exact one found nothing (-1 only) counts as agreed on.
     at
         Compare the first ``at`` results only.
     """
@@ -232,10 +234,10 @@ def agreement(ids: Any, exact_ids: Any, *, at: int | None = None) -> float:
     if at is None:
         at = min(one.shape[1], other.shape[1])
     check_count(at, "at", high=min(one.shape[1], other.shape[1]))
-    shared = [
-        np.intersect1d(left, right).size / at
-        for left, right in zip(one[:, :at], other[:, :at], strict=True)
-    ]
+    shared = []
+    for found, exact in zip(one[:, :at], other[:, :at], strict=True):
+        wanted = exact[exact >= 0]
+        shared.append(np.isin(wanted, found).sum() / wanted.size if wanted.size else 1.0)
     return _mean(shared)
 
 
@@ -402,7 +404,7 @@ def _hits_of_classes(
         if skipped is not None:
             line = line[line != skipped[query]]
             relevant[skipped[query]] = False
-        yield relevant[line], int(np.count_nonzero(relevant))
+        yield relevant[line] & (line >= 0), int(np.count_nonzero(relevant))
 
 
 def _ignored(ignore: Any, m: int, n: int) -> NDArray[Any]:
@@ -425,6 +427,7 @@ def _average_precision(hits: NDArray[np.bool_], total: int) -> float:
 
 
 def _ranking(ids: Any) -> NDArray[np.int64]:
+    refuse_masked(ids, "ids", "-1")
     ranking = np.asarray(host_view(ids))
     if ranking.ndim != 2 or 0 in ranking.shape or ranking.dtype.kind not in "iu":
         raise ValueError(
@@ -432,10 +435,9 @@ def _ranking(ids: Any) -> NDArray[np.int64]:
             f"{ranking.shape}."
         )
     ranking = ranking.astype(np.int64, copy=False)
-    if ranking.min() < 0:
+    if ranking.min() < -1:
         raise ValueError(
-            f"ids must not be negative; got {ranking.min()}. Cut lists with 'nothing found' (-1) "
-            "to the columns that every query filled."
+            f"ids must be those of items, or -1 for 'nothing found'; got {ranking.min()}."
         )
     if _repeats(ranking):
         raise ValueError("ids must not repeat within a ranking; some query lists an item twice.")
@@ -443,16 +445,20 @@ def _ranking(ids: Any) -> NDArray[np.int64]:
 
 
 def _repeats(ranking: NDArray[np.int64]) -> bool:
+    """Whether a line holds an item twice; -1 is none."""
     bound = int(ranking.max()) + 1
     if bound > 2 * ranking.size:
         # Few results of many items: a slot for every item would cost more than the sort.
-        return not np.all(np.diff(np.sort(ranking, axis=1), axis=1))
+        ordered = np.sort(ranking, axis=1)
+        return bool(np.any((np.diff(ordered, axis=1) == 0) & (ordered[:, 1:] >= 0)))
     # Each item's slot keeps one place only: with a repeated item, some place is not read back.
     slots = np.empty(bound, np.int32)
     places = np.arange(ranking.shape[1], dtype=np.int32)
+    missing = bool(ranking.min() < 0)
     for line in ranking:
-        slots[line] = places
-        if not np.array_equal(slots[line], places):
+        items = line[line >= 0] if missing else line
+        slots[items] = places[: items.size]
+        if not np.array_equal(slots[items], places[: items.size]):
             return True
     return False
 

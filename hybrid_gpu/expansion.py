@@ -92,21 +92,15 @@ def augment_database(
             f"lists must hold {count} or more neighbors of each of the {n} items; got shape "
             f"{tuple(lists.ids.shape)}."
         )
-    xp = device.xp
     ids, similarities = check_neighbor_lists(
-        lists.ids[:, :count],
-        # Exact lists may end with negative similarities, which weigh nothing.
-        xp.clip(device.asarray(lists.similarities[:, :count], dtype), min=0),
-        n,
-        dtype=dtype,
-        backend=device,
+        lists.ids[:, :count], lists.similarities[:, :count], n, dtype=dtype, backend=device
     )
     tile = max(1, device.available_bytes() // (4 * count * units.shape[1] * item_bytes(units)))
     parts = [
         expanded(units[rows, :], units, ids[rows, :], similarities[rows, :], wanted.alpha, device)
         for rows in (slice(start, min(start + tile, n)) for start in range(0, n, tile))
     ]
-    return xp.concat(parts)
+    return device.xp.concat(parts)
 
 
 def expanded(
@@ -117,7 +111,8 @@ def expanded(
     m, q = ids.shape
     nothing = xp.zeros_like(similarities)
     # 0 ** 0 is 1: what is not there, or points away, must weigh nothing for any exponent.
-    weights = xp.where((ids < 0) | (similarities <= 0), nothing, similarities**alpha)
+    positive = xp.clip(similarities, min=0)
+    weights = xp.where((ids < 0) | (positive == 0), nothing, positive**alpha)
     rows = xp.reshape(xp.where(ids < 0, xp.zeros_like(ids), ids), (-1,))
     neighbors = xp.reshape(xp.take(items, rows, axis=0), (m, q, -1))
     return unit_rows(vectors + xp.sum(neighbors * weights[:, :, None], axis=1), backend)

@@ -172,15 +172,20 @@ def graph_from_affinity(
 
 
 def neighbors_from_lists(
-    ids: Any, similarities: Any, *, dtype: str = "float32", backend: str | Backend = "auto"
+    ids: Any,
+    similarities: Any,
+    *,
+    metric: str = "cosine",
+    dtype: str = "float32",
+    backend: str | Backend = "auto",
 ) -> Neighbors:
     """The lists of the user's own search engine, one per item and in order, checked.
 
-    Ids of -1 stand for 'nothing found'; similarities are cosines, not yet raised to any power.
+    Ids of -1 stand for 'nothing found'; similarities become cosines, not yet raised to any power.
     """
     device = select_backend(backend, like=ids)
     checked_ids, checked = check_neighbor_lists(
-        ids, similarities, None, dtype=check_dtype(dtype), backend=device
+        ids, similarities, None, metric=metric, dtype=check_dtype(dtype), backend=device
     )
     return Neighbors(ids=checked_ids, similarities=checked)
 

@@ -20,6 +20,31 @@ from hybrid_gpu.searching import Options, search_descriptors, search_own_items, 
 from hybrid_gpu.validation import dtype_name
 
 
+@dataclass(frozen=True, slots=True)
+class Grouping:
+    """What the memory order of an index, and its groups, were made for.
+
+    Attributes
+    ----------
+    items : int
+        Items of the index at that time.
+    changed : int
+        Items that were added or removed since.
+    share : float or None
+        Groups that were asked for, as a part of those that an index has by default; None if the
+        basis is not one of groups, or is the user's own.
+    """
+
+    items: int
+    changed: int = 0
+    share: float | None = None
+
+    @property
+    def outgrown(self) -> bool:
+        """Whether more than a quarter of the items are others now."""
+        return 4 * self.changed > self.items
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class DiffusionIndex:
     """A database that answers queries by diffusion on its k-NN graph.
@@ -42,6 +67,8 @@ class DiffusionIndex:
         Restart parameter of diffusion, exponent of the similarities.
     backend : Backend
         Where the arrays are and where queries are answered.
+    grouping : Grouping or None
+        When ``add`` and ``remove`` shall make groups and memory order anew; None if not known.
     """
 
     layout: Layout
@@ -52,6 +79,7 @@ class DiffusionIndex:
     alpha: float
     gamma: float
     backend: Backend
+    grouping: Grouping | None = None
     _sparse: dict[float, GalerkinBasis] = field(default_factory=dict)
 
     @property
@@ -118,7 +146,7 @@ class DiffusionIndex:
         queries : float array of shape (m, d)
             They need not be in the database, nor of unit length.
         k
-            Results per query.
+            Results per query; all items if there are fewer.
         method
             One of ``hybrid_gpu.METHODS``, or ``"auto"``: ``hybrid``.
         accuracy
@@ -179,6 +207,7 @@ class DiffusionIndex:
         ids: Any,
         similarities: Any,
         *,
+        metric: str = "cosine",
         k: int = 100,
         method: str = "auto",
         accuracy: str | float | None = None,
@@ -198,17 +227,33 @@ class DiffusionIndex:
         ids : int array of shape (m, q)
             Items found for each query, best first; -1 for 'nothing found'.
         similarities : float array of shape (m, q)
-            Their cosine similarities to the query, as they are: the exponent is applied here.
-            Similarities beside an id of -1 are not looked at.
+            Their cosine similarities to the query, as they are: the exponent is applied here, and
+            negative ones weigh nothing. What stands beside an id of -1 is not looked at.
+        metric
+            What ``similarities`` are. ``"cosine"``; or distances of unit vectors, which become
+            cosines: ``"cosine-distance"`` (1 - d), ``"l2"`` (1 - d**2 / 2), ``"squared-l2"``
+            (1 - d / 2), which is what FAISS calls L2.
         k
             Results per query; may be larger than q, because diffusion finds items that the first
             stage missed.
 
         The other parameters and the result are those of ``search``. ``truncated`` takes the given
         results as its shortlist; ``nn`` returns them in the order of their similarity.
+
+        Behind what diffusion reaches come the given results that it did not, by their similarity.
+        The rest has no similarity to a query that is not known: it comes by the cosine to the mean
+        of the hits that diffusion starts from, each weighted as it is there, if the index has
+        descriptors. Where that is not known either, ids are -1 and scores -inf.
+
+        Raises
+        ------
+        ValueError
+            For values that are not of the metric, and for lists that are worst first: distances
+            that were taken for similarities.
         """
         options = Options(
             k=k,
+            metric=metric,
             method=method,
             accuracy=accuracy,
             steps=steps,
@@ -246,7 +291,7 @@ class DiffusionIndex:
             Items; the observation of each is the item itself.
 
         The other parameters and the result are those of ``search``. An index without descriptors
-        knows similarities of an item only to itself.
+        knows similarities of an item only to itself: behind what diffusion reaches, ids are -1.
         """
         options = Options(
             k=k,
@@ -291,13 +336,36 @@ class DiffusionIndex:
         return precompute(self, keep=keep, rtol=rtol, folder=folder, batch=batch, progress=progress)
 
     def add(self, descriptors: Any) -> DiffusionIndex:
-        """The index with more items, which get the ids from n up."""
+        """The index with more items, which get the ids from n up.
+
+        Lists and graph become those of an index that is built of all items with ``knn="exact"``.
+        New items join the groups of their neighbors. Once more than a quarter of the items were
+        added or removed since the groups were made, groups and memory order are made anew, as
+        ``build_index`` makes them; a basis of the user's own is only carried over. Eigenvectors
+        are computed anew, beginning with the old ones. Stored columns are dropped, with a warning.
+
+        The graph is made anew in one pass over all lists, however few items are new: add them
+        together, not one by one.
+
+        Parameters
+        ----------
+        descriptors : float array of shape (m, d)
+        """
         from hybrid_gpu.updates import add
 
         return add(self, descriptors)
 
     def remove(self, ids: Any) -> DiffusionIndex:
-        """The index without some items; those that stay close the ranks, in order."""
+        """The index without some items; those that remain are renumbered in order.
+
+        Lists that lose an item are searched again if the index has descriptors, and stay shorter
+        if not. For the rest, see ``add``.
+
+        Parameters
+        ----------
+        ids : int array of shape (m,)
+            Items to leave out; repeated ids count once.
+        """
         from hybrid_gpu.updates import remove
 
         return remove(self, ids)

@@ -47,32 +47,41 @@ def observe(
     *,
     gamma: float = 3.0,
     query_neighbors: int | None = 5,
+    metric: str = "cosine",
     dtype: str = "float32",
     backend: str | Backend = "auto",
 ) -> Observation:
-    """The observation of first-stage results: each item weighs ``similarity ** gamma``.
+    """The observation of first-stage results: each item weighs ``(similarity)_+ ** gamma``.
 
     Parameters
     ----------
     ids, similarities : arrays of shape (m, q)
         Results of any search engine, best first, with raw cosine similarities. Ids of -1 are
-        skipped; repeated ids add up.
+        skipped; repeated ids add up; negative cosines weigh nothing.
     n
         Number of database items.
     gamma
         The exponent of the graph's edges.
     query_neighbors
-        Only so many results of each query are used, 5 in the paper; None for all.
+        Only so many results of each query are used, 5 in the paper; None for all. Ids of -1 do
+        not count.
+    metric
+        What ``similarities`` are; see ``DiffusionIndex.rerank``.
     """
     device = select_backend(backend, like=ids)
     gamma = check_positive(gamma, "gamma")
     checked_ids, values = check_neighbor_lists(
-        ids, similarities, n, dtype=check_dtype(dtype), backend=device
+        ids,
+        similarities,
+        check_count(n, "n"),
+        metric=metric,
+        dtype=check_dtype(dtype),
+        backend=device,
     )
     if query_neighbors is not None:
         count = min(check_count(query_neighbors, "query_neighbors"), values.shape[1])
         checked_ids, values = checked_ids[:, :count], values[:, :count]
-    return Observation(ids=checked_ids, weights=values**gamma, n=n)
+    return Observation(ids=checked_ids, weights=device.xp.clip(values, min=0) ** gamma, n=n)
 
 
 def scatter(ids: Array, values: Array, n: int, backend: Backend) -> Array:

@@ -64,9 +64,10 @@ class Ranking:
     Attributes
     ----------
     ids : int64 array of shape (m, k)
-        Database items; ties go to the more similar item, then to the lower id.
+        Database items; ties go to the more similar item, then to the lower id. -1 where there was
+        nothing more to find: ids are never made up.
     scores : float array of shape (m, k)
-        Their scores; 0 for items that diffusion did not reach.
+        Their scores; 0 for items that diffusion did not reach, -inf beside an id of -1.
     report : Report
     """
 
@@ -92,18 +93,22 @@ def top_items(
     ----------
     scores : float array of shape (n, m)
         One column per query.
+    k
+        Items per query; all n if it is larger.
     similarities : callable that returns a float array of shape (m, n), optional
-        Asked for only if a query wants more items than diffusion reached: items that tie at a
-        score of exactly 0 come in the order of their similarity, instead of that of their ids.
+        Asked for only if a query wants more items than diffusion reached: items of a score of
+        exactly 0 come in the order of their similarity, at least -1, instead of that of their ids.
+        One of -inf says that nothing is known of the item: it is left out.
 
     Returns
     -------
     TopK
-        ``ids`` and ``scores`` of shape (m, k).
+        ``ids`` and ``scores`` of shape (m, k): positive scores, then zeros by similarity, then
+        negative scores, then ids of -1 with scores of -inf for items that are left out.
     """
     device = select_backend(backend, like=scores)
     xp = device.xp
-    k = check_count(k, "k", high=scores.shape[0])
+    k = min(check_count(k, "k"), scores.shape[0])
     rows = scores.T
     best = device.top_k(rows, k)
     if similarities is None:
@@ -128,19 +133,21 @@ def top_items(
 def _fill(
     rows: Array, similarities: Array, best_ids: Array, best_scores: Array, backend: Backend
 ) -> TopK:
-    """Positive scores as they are, then the zeros by similarity, then the negative ones."""
+    """Positive scores as they are, zeros by similarity, the negative ones, and nothing (-1)."""
     xp = backend.xp
     k = best_ids.shape[1]
     peak = xp.max(xp.abs(rows), axis=1, keepdims=True)
     peak = xp.where(peak > 0, peak, xp.ones_like(peak))
-    # Similarities are at least -1, so 2 + similarity lies above every scaled negative score.
-    key = xp.where(rows == 0, 2 + similarities, rows / peak)
-    key = xp.where(rows > 0, xp.asarray(-xp.inf, dtype=key.dtype, device=backend.device), key)
+    # Similarities are at least -1: negative scores move below all of them, and not they above all
+    # scores, which would cost tiny ones their digits.
+    key = xp.where(rows == 0, similarities, rows / peak - 2)
+    nothing = xp.asarray(-xp.inf, dtype=rows.dtype, device=backend.device)
+    key = xp.where(rows > 0, nothing, key)
     rest = backend.top_k(key, k)
+    found = xp.where(rest.scores > nothing, rest.ids, -xp.ones_like(rest.ids))
     reached = xp.sum(xp.astype(best_scores > 0, xp.int64), axis=1, keepdims=True)
     place = xp.arange(k, dtype=xp.int64, device=backend.device)[None, :] - reached
-    fallback = xp.take_along_axis(
-        rest.ids, xp.where(place < 0, xp.zeros_like(place), place), axis=1
-    )
+    fallback = xp.take_along_axis(found, xp.where(place < 0, xp.zeros_like(place), place), axis=1)
     ids = xp.where(place < 0, best_ids, fallback)
-    return TopK(scores=xp.take_along_axis(rows, ids, axis=1), ids=ids)
+    scores = xp.take_along_axis(rows, xp.where(ids < 0, xp.zeros_like(ids), ids), axis=1)
+    return TopK(scores=xp.where(ids < 0, nothing, scores), ids=ids)

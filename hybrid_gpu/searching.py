@@ -13,7 +13,7 @@ import numpy as np
 
 from hybrid_gpu.backends import Array, Backend, select_backend
 from hybrid_gpu.backends.protocol import TopK
-from hybrid_gpu.expansion import Expansion
+from hybrid_gpu.expansion import Expansion, expanded
 from hybrid_gpu.filters import Filter, PageRank, as_filter
 from hybrid_gpu.methods import METHODS, Batch, Method
 from hybrid_gpu.neighbors import Neighbors, unit_rows
@@ -55,6 +55,7 @@ class Options:
     """
 
     k: int
+    metric: str = "cosine"
     method: str = "auto"
     accuracy: str | float | None = None
     steps: int | None = None
@@ -71,11 +72,16 @@ class Options:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _FirstStage:
-    """What the first stage of search found for some queries."""
+    """What the first stage of search found for some queries.
+
+    ``unreached`` (m, n) orders the items that diffusion did not reach; -inf for those that nothing
+    speaks for.
+    """
 
     observation: Observation
     queries: Array | None
     similarities: Callable[[], Array]
+    unreached: Callable[[], Array]
     shortlist: Callable[[], Array]
     nearest: Callable[[int], Neighbors]
 
@@ -101,12 +107,11 @@ def search_descriptors(index: DiffusionIndex, queries: Any, options: Options) ->
             units = unit_rows(part, backend)
             similarities = backend.xp.matmul(units, items.T)
             best = backend.top_k(similarities, found)
-            # In float64: the third power of a small cosine leaves the range of float32.
-            cosines = backend.xp.clip(backend.xp.astype(best.scores, backend.xp.float64), min=0)
-            weights = cosines**index.gamma
+            weights = _powered(best.scores, index.gamma, backend)
             return _FirstStage(
                 Observation(best.ids, weights, index.n),
                 units,
+                lambda: similarities,
                 lambda: similarities,
                 lambda: backend.top_k(similarities, kept).ids,
                 lambda count: _best(similarities, count, backend),
@@ -120,19 +125,25 @@ def search_results(index: DiffusionIndex, ids: Any, similarities: Any, options: 
     backend = index.backend
     with backend.annotate("search"):
         lists, values = check_neighbor_lists(
-            ids, similarities, index.n, dtype=index.dtype, backend=home_of(ids, backend)
+            ids,
+            similarities,
+            index.n,
+            metric=options.metric,
+            dtype=index.dtype,
+            backend=home_of(ids, backend),
         )
         count = lists.shape[1]
         if options.query_neighbors is not None:
             count = min(check_count(options.query_neighbors, "query_neighbors"), count)
 
         def first_stage(part_ids: Array, part_values: Array) -> _FirstStage:
-            # In float64: the third power of a small cosine leaves the range of float32.
-            weights = backend.xp.astype(part_values[:, :count], backend.xp.float64) ** index.gamma
+            positive = backend.xp.clip(part_values, min=0)
+            hits = Neighbors(part_ids[:, :count], positive[:, :count])
             return _FirstStage(
-                Observation(part_ids[:, :count], weights, index.n),
+                Observation(hits.ids, _powered(hits.similarities, index.gamma, backend), index.n),
                 None,
-                lambda: scatter(part_ids, part_values, index.n, backend).T,
+                lambda: _listed(part_ids, positive, index.n, backend)[0],
+                lambda: _behind_lists(index, part_ids, part_values, hits),
                 lambda: part_ids,
                 lambda count: _first(part_ids, part_values, count),
             )
@@ -150,6 +161,7 @@ def search_own_items(index: DiffusionIndex, ids: Any, options: Options) -> Ranki
         def first_stage(part: Array) -> _FirstStage:
             itself = part[:, None]
             ones = xp.ones(itself.shape, dtype=getattr(xp, index.dtype), device=backend.device)
+            hits = Neighbors(itself, ones)
             if vectors is None:
                 queries = None
                 products = _once(lambda: scatter(itself, ones, index.n, backend).T)
@@ -160,6 +172,7 @@ def search_own_items(index: DiffusionIndex, ids: Any, options: Options) -> Ranki
                 Observation(itself, ones, index.n),
                 queries,
                 products,
+                (lambda: _behind_lists(index, itself, ones, hits)) if vectors is None else products,
                 lambda: backend.top_k(products(), kept).ids,
                 lambda count: _best(products(), count, backend),
             )
@@ -199,7 +212,7 @@ def _rank(
     """Run all batches through observe, solve and rank."""
     backend, progress, count = index.backend, options.progress, arrays[0].shape[0]
     method = _method(index, options.method)
-    k = check_count(options.k, "k", high=index.n)
+    k = min(check_count(options.k, "k"), index.n)
     filter, stop = _filter_and_stopping(index, method, options)
     width = batch_width(index, options.batch, count)
     done, notes = _Results(here, backend), []
@@ -217,7 +230,7 @@ def _rank(
                     best = top_items(
                         solution.values,
                         k=k,
-                        similarities=found.similarities if options.fill else None,
+                        similarities=found.unreached if options.fill else None,
                         backend=backend,
                     )
                     done.take(_unscaled(best, solution, backend), solution)
@@ -375,6 +388,32 @@ def _method(index: DiffusionIndex, name: str) -> Method:
     return method
 
 
+def _listed(ids: Array, values: Array, n: int, backend: Backend) -> tuple[Array, Array]:
+    """Lists (m, q) as (m, n): the mean value of each listed item, 0 elsewhere; which are listed."""
+    xp = backend.xp
+    times = scatter(ids, xp.ones_like(values), n, backend).T
+    means = scatter(ids, values, n, backend).T / xp.clip(times, min=1)
+    return means, times > 0
+
+
+def _behind_lists(index: DiffusionIndex, ids: Array, values: Array, hits: Neighbors) -> Array:
+    """How unreached items come for the lists (m, q) of another engine: an array (m, n).
+
+    What is listed comes first, by its cosine; then, if there are descriptors, the rest by the
+    cosine to the weighted mean of the hits, which stands for the query.
+    """
+    backend, xp, items = index.backend, index.backend.xp, index.descriptors
+    means, listed = _listed(ids, values, index.n, backend)
+    rest = xp.full(means.shape, -xp.inf, dtype=means.dtype, device=backend.device)
+    if items is not None:
+        origin = xp.zeros((ids.shape[0], items.shape[1]), dtype=items.dtype, device=backend.device)
+        queries = expanded(origin, items, hits.ids, hits.similarities, index.gamma, backend)
+        known = xp.max(xp.abs(queries), axis=1, keepdims=True) > 0
+        rest = xp.where(known, xp.matmul(queries, items.T), rest)
+    # Cosines lie in [-1, 1]: 3 lifts every listed item above all others.
+    return xp.where(listed, 3 + means, rest)
+
+
 def _first(ids: Array, similarities: Array, count: int) -> Neighbors:
     count = min(count, ids.shape[1])
     return Neighbors(ids[:, :count], similarities[:, :count])
@@ -398,6 +437,13 @@ def _stage(label: str, seconds: dict[str, float], backend: Backend) -> Iterator[
         yield
     backend.synchronize()
     seconds[label] += time.perf_counter() - start
+
+
+def _powered(similarities: Array, gamma: float, backend: Backend) -> Array:
+    """The weights of first-stage results, ``similarity ** gamma``; 0 for negative ones."""
+    xp = backend.xp
+    # In float64: the third power of a small cosine leaves the range of float32.
+    return xp.clip(xp.astype(similarities, xp.float64), min=0) ** gamma
 
 
 def _once(make: Callable[[], Array]) -> Callable[[], Array]:

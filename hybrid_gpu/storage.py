@@ -13,6 +13,7 @@ import math
 import os
 import secrets
 import zlib
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,7 @@ from hybrid_gpu.basis import EigenBasis, GalerkinBasis
 from hybrid_gpu.columns import Columns
 from hybrid_gpu.errors import IndexFileError
 from hybrid_gpu.graph import Graph, Layout
-from hybrid_gpu.index import DiffusionIndex
+from hybrid_gpu.index import DiffusionIndex, Grouping
 from hybrid_gpu.neighbors import Neighbors
 
 FORMAT = "hybrid-gpu index"
@@ -181,6 +182,8 @@ def _parameters_of(index: DiffusionIndex) -> dict[str, Any]:
             "orthogonality": basis.orthogonality,
             "missed": missed,
         }
+    if index.grouping is not None:
+        parameters["grouping"] = asdict(index.grouping)
     if index.columns is not None:
         parameters["columns_alpha"] = index.columns.alpha
     return parameters
@@ -215,7 +218,15 @@ def _assemble(
         alpha=float(parameters["alpha"]),
         gamma=float(parameters["gamma"]),
         backend=backend,
+        grouping=_grouping(parameters.get("grouping")),
     )
+
+
+def _grouping(told: dict[str, Any] | None) -> Grouping | None:
+    if told is None:  # an index of an earlier version
+        return None
+    share = None if told["share"] is None else float(told["share"])
+    return Grouping(int(told["items"]), int(told["changed"]), share)
 
 
 def _csr(

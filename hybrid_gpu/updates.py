@@ -1,23 +1,42 @@
-"""Adding items to an index and removing them, without searching or grouping anew.
+"""Adding items to an index and removing them, without searching all of it anew.
 
-The k-NN lists are brought up to date, the graph follows from them in one pass, and the basis is
-carried over. It no longer fits the graph perfectly, which costs a little speed and no accuracy:
-what the steps converge to does not depend on the basis.
+The k-NN lists are brought up to date where something changed, and the graph follows from them in
+one pass. The basis is carried over; what the steps converge to does not depend on it, but how fast
+they do does. So groups are made anew once a quarter of the items are others than those that they
+were made for, and eigenvectors are computed anew every time.
 """
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
+from hybrid_gpu.aggregation import aggregate
 from hybrid_gpu.backends import Array, Backend
 from hybrid_gpu.backends.protocol import HostArray
-from hybrid_gpu.basis import EigenBasis, GalerkinBasis, aggregate_basis, given_basis
-from hybrid_gpu.graph import Graph, Layout, arranged, reciprocal_graph, row_numbers
-from hybrid_gpu.index import DiffusionIndex
+from hybrid_gpu.basis import (
+    EigenBasis,
+    GalerkinBasis,
+    aggregate_basis,
+    eigen_basis,
+    given_basis,
+    sparse_eigen_basis,
+)
+from hybrid_gpu.building import default_groups
+from hybrid_gpu.graph import (
+    Graph,
+    Layout,
+    arranged,
+    largest_component,
+    reciprocal_graph,
+    row_numbers,
+)
+from hybrid_gpu.index import DiffusionIndex, Grouping
 from hybrid_gpu.neighbors import Neighbors, exact_neighbors, unit_rows
+from hybrid_gpu.spectrum import Spectrum, leading_eigenpairs
 from hybrid_gpu.validation import check_item_ids, check_vectors, item_bytes
 
 
@@ -40,10 +59,11 @@ def add(index: DiffusionIndex, descriptors: Any) -> DiffusionIndex:
         few = min(width, units.shape[0] - 1)
         fresh = _padded(exact_neighbors(units, new, few, own=own, backend=backend), width, backend)
         updated = _joined(_with_candidates(lists, old, new, backend), fresh, backend)
-        # New items stand at the end: the next full build finds them a better place.
-        order = xp.concat([index.layout.order, own])
-        rows = np.concatenate([backend.to_numpy(index.layout.order), np.full(new.shape[0], -1)])
-        return _rebuilt(index, updated, units, order, rows)
+        # New items stand at the end, until groups are made anew.
+        order = np.concatenate([backend.to_numpy(index.layout.order), backend.to_numpy(own)])
+        old_ids = np.concatenate([np.arange(index.n), np.full(new.shape[0], -1)])
+        _tell_of_columns(index, "add")
+        return _rebuilt(index, updated, units, order, old_ids, new.shape[0])
 
 
 def remove(index: DiffusionIndex, ids: Any) -> DiffusionIndex:
@@ -69,9 +89,18 @@ def remove(index: DiffusionIndex, ids: Any) -> DiffusionIndex:
         updated = Neighbors(
             backend.asarray(new_ids.astype(np.int64)), backend.asarray(similarities, index.dtype)
         )
-        old_order = backend.to_numpy(index.layout.order)
-        order = backend.asarray(renumber[old_order[stays[old_order]]])
-        return _rebuilt(index, updated, units, order, old_order[stays[old_order]])
+        order = renumber[backend.to_numpy(index.layout.order)]
+        _tell_of_columns(index, "remove")
+        return _rebuilt(index, updated, units, order[order >= 0], np.flatnonzero(stays), gone.size)
+
+
+def _tell_of_columns(index: DiffusionIndex, change: str) -> None:
+    if index.columns is not None:
+        warnings.warn(
+            f"{change} drops the stored columns, which are those of the graph before it. Make them "
+            f"anew with index = index.precompute(keep={index.columns.keep}).",
+            stacklevel=4,  # the line that called the index's method
+        )
 
 
 def _kept_lists(index: DiffusionIndex) -> Neighbors:
@@ -89,22 +118,43 @@ def _with_candidates(lists: Neighbors, old: Array, new: Array, backend: Backend)
     xp = backend.xp
     n, k = lists.ids.shape
     count = new.shape[0]
-    own = xp.arange(n, n + count, dtype=xp.int64, device=backend.device)[None, :]
     nothing = xp.asarray(-xp.inf, dtype=old.dtype, device=backend.device)
     tile = max(1, min(n, backend.available_bytes() // (6 * (k + count) * item_bytes(old))))
     ids, similarities = [], []
     for start in range(0, n, tile):
-        stop = min(start + tile, n)
-        known = lists.ids[start:stop, :]
-        values = xp.where(known < 0, nothing, lists.similarities[start:stop, :])
-        # The old ones first: among equals the lower id stays.
-        together = xp.concat([values, xp.matmul(old[start:stop, :], new.T)], axis=1)
-        names = xp.concat([known, xp.broadcast_to(own, (stop - start, count))], axis=1)
-        best = backend.top_k(together, k)
-        chosen = xp.take_along_axis(names, best.ids, axis=1)
-        ids.append(chosen)
-        similarities.append(xp.where(chosen < 0, xp.zeros_like(best.scores), best.scores))
+        rows = slice(start, min(start + tile, n))
+        known = lists.ids[rows, :]
+        values = xp.where(known < 0, nothing, lists.similarities[rows, :])
+        products = xp.matmul(old[rows, :], new.T)
+        # Most lists stay as they are: only those with a worse entry than the best candidate change.
+        better = xp.max(products, axis=1) > xp.min(values, axis=1)
+        (places,) = xp.nonzero(better)
+        if places.shape[0]:
+            changed = _merged(
+                xp.take(known, places, axis=0),
+                xp.take(values, places, axis=0),
+                xp.take(products, places, axis=0),
+                n,
+                backend,
+            )
+            line = xp.cumulative_sum(xp.astype(better, xp.int64)) - 1
+            line = xp.where(better, line, xp.zeros_like(line))
+            chosen = better[:, None]
+            known = xp.where(chosen, xp.take(changed.ids, line, axis=0), known)
+            values = xp.where(chosen, xp.take(changed.similarities, line, axis=0), values)
+        ids.append(known)
+        similarities.append(xp.where(known < 0, xp.zeros_like(values), values))
     return Neighbors(xp.concat(ids), xp.concat(similarities))
+
+
+def _merged(ids: Array, values: Array, products: Array, n: int, backend: Backend) -> Neighbors:
+    """The best of lists (t, k) and of candidates (t, c), which have the ids from n up."""
+    xp = backend.xp
+    own = xp.arange(n, n + products.shape[1], dtype=xp.int64, device=backend.device)[None, :]
+    # The old ones first: among equals the lower id stays.
+    names = xp.concat([ids, xp.broadcast_to(own, products.shape)], axis=1)
+    best = backend.top_k(xp.concat([values, products], axis=1), ids.shape[1])
+    return Neighbors(xp.take_along_axis(names, best.ids, axis=1), best.scores)
 
 
 def _search_again(
@@ -147,33 +197,62 @@ def _joined(one: Neighbors, other: Neighbors, backend: Backend) -> Neighbors:
 
 
 def _rebuilt(
-    index: DiffusionIndex, lists: Neighbors, units: Array | None, order: Array, rows: HostArray
+    index: DiffusionIndex,
+    lists: Neighbors,
+    units: Array | None,
+    order: HostArray,
+    old_ids: HostArray,
+    changed: int,
 ) -> DiffusionIndex:
     """The index of updated lists.
 
-    ``rows`` (n,) are the old items at the places of the new order; -1 for a new item.
+    ``order`` (n,) are the items at each place; ``old_ids`` (n,) what the items were called before,
+    -1 for new ones; ``changed`` the number of items that came or went.
     """
     backend, xp = index.backend, index.backend.xp
     graph = reciprocal_graph(lists, gamma=index.gamma, dtype=index.dtype, backend=backend)
+    grouping = _grouping_of(index)
+    grouping = replace(grouping, changed=grouping.changed + changed)
+    if grouping.outgrown:
+        # As a build does it: the same lists then give the same index.
+        order = aggregate(graph, groups=default_groups(graph), backend=backend).order
     layout = arranged(graph, order, backend)
     # Where the old layout kept each item; the last entry is for new ones.
-    old_places = np.append(backend.to_numpy(index.layout.places), -1)
+    old_places = np.append(backend.to_numpy(index.layout.places), -1)[old_ids[order]]
+    if grouping.outgrown and grouping.share is not None:
+        basis: EigenBasis | GalerkinBasis | None = _regrouped(layout.graph, grouping.share, backend)
+    else:
+        basis = _carried_over(index, layout, old_places)
     return replace(
         index,
         layout=layout,
         descriptors=units,
         neighbors=Neighbors(xp.astype(lists.ids, xp.int32), lists.similarities),
-        basis=_carried_over(index, layout, old_places[rows]),
+        basis=basis,
         columns=None,
+        grouping=Grouping(graph.n, share=grouping.share) if grouping.outgrown else grouping,
         _sparse={},
     )
 
 
+def _grouping_of(index: DiffusionIndex) -> Grouping:
+    if index.grouping is not None:
+        return index.grouping
+    # A file of an earlier version does not tell: groups are taken for those of the library.
+    grouped = index.basis is not None and index.basis.kind == "aggregates"
+    return Grouping(index.n, share=1.0 if grouped else None)
+
+
+def _regrouped(graph: Graph, share: float, backend: Backend) -> GalerkinBasis:
+    count = max(1, min(graph.n, round(share * default_groups(graph))))
+    return aggregate_basis(graph, aggregate(graph, groups=count, backend=backend), backend=backend)
+
+
 def _carried_over(
     index: DiffusionIndex, layout: Layout, old_places: HostArray
-) -> GalerkinBasis | None:
+) -> EigenBasis | GalerkinBasis | None:
     """The basis on the new graph; ``old_places`` (n,) is -1 for new items."""
-    backend, basis = index.backend, index.basis
+    backend, basis, graph = index.backend, index.basis, layout.graph
     if basis is None:
         return None
     if isinstance(basis, GalerkinBasis) and basis.kind == "aggregates":
@@ -182,22 +261,47 @@ def _carried_over(
         groups = np.full(indptr.size, -1)
         groups[:-1][np.diff(indptr) > 0] = backend.to_numpy(basis.vectors.indices)
         labels = groups[old_places]  # the last entry, -1, is for new items
-        return aggregate_basis(
-            layout.graph, _grouped(labels, layout.graph, backend), backend=backend
+        return aggregate_basis(graph, _grouped(labels, graph, backend), backend=backend)
+    vectors = _moved_vectors(basis, graph, old_places, backend)
+    if isinstance(basis, EigenBasis):
+        spectrum = _eigenpairs(graph, vectors, backend)
+        precision = basis.precision if basis.precision in ("float16", "int8") else "float32"
+        return eigen_basis(spectrum, graph, precision=precision, backend=backend)
+    if basis.kind == "sparse eigenvectors":
+        kept = int(basis.vectors.data.shape[0]) / max(1, basis.vectors.shape[0] * basis.rank)
+        return sparse_eigen_basis(
+            _eigenpairs(graph, vectors, backend).eigenvectors,
+            graph,
+            sparsity=1 - kept,
+            backend=backend,
         )
-    dense = (
-        basis.dense()
-        if isinstance(basis, EigenBasis)
-        else basis.prolong(
-            backend.xp.eye(basis.rank, dtype=layout.graph.degrees.dtype, device=backend.device)
-        )
-    )
-    vectors = np.concatenate([backend.to_numpy(dense), np.zeros((1, basis.rank))])[old_places]
-    # A new item takes what one step of diffusion would give it.
+    return given_basis(graph, vectors, backend=backend)
+
+
+def _moved_vectors(
+    basis: EigenBasis | GalerkinBasis, graph: Graph, old_places: HostArray, backend: Backend
+) -> HostArray:
+    """The vectors (n, r) in the new order; new items take what one step of diffusion gives them."""
+    xp = backend.xp
+    if isinstance(basis, EigenBasis):
+        dense = basis.dense()
+    else:
+        dense = basis.prolong(xp.eye(basis.rank, dtype=graph.degrees.dtype, device=backend.device))
+    dense = backend.to_numpy(dense)
+    vectors = np.concatenate([dense, np.zeros((1, basis.rank), dense.dtype)])[old_places]
     fresh = old_places < 0
-    moved = backend.spmm(layout.graph.adjacency, backend.asarray(vectors, index.dtype))
-    vectors[fresh] = backend.to_numpy(moved)[fresh]
-    return given_basis(layout.graph, vectors, backend=backend)
+    vectors[fresh] = backend.to_numpy(backend.spmm(graph.adjacency, backend.asarray(vectors)))[
+        fresh
+    ]
+    return vectors
+
+
+def _eigenpairs(graph: Graph, vectors: HostArray, backend: Backend) -> Spectrum:
+    """As many eigenpairs as there are vectors, which they begin with."""
+    rank = min(vectors.shape[1], largest_component(graph).size)
+    nothing = np.zeros(0)
+    start = Spectrum(nothing, backend.asarray(vectors), nothing, 0.0, 0.0, graph.n)
+    return leading_eigenpairs(graph, rank=rank, start=start, backend=backend)
 
 
 def _grouped(labels: HostArray, graph: Graph, backend: Backend) -> HostArray:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -10,6 +12,18 @@ import numpy as np
 from hybrid_gpu.backends.protocol import Array, Backend
 
 DTYPES = ("float32", "float64")
+METRICS: Mapping[str, tuple[float, float]] = MappingProxyType(
+    {"cosine": (-1, 1), "cosine-distance": (0, 2), "l2": (0, 2), "squared-l2": (0, 4)}
+)
+"""What may stand beside the ids of a search engine, and the values that unit vectors can have."""
+
+# Beyond the bounds by rounding: three roundings of 2^-9 (both vectors and the product in bfloat16;
+# float16 has 2^-11), or int8 codes in the place of vectors.
+_SLACK = 0.01
+# When lists count as worst first; see _check_best_first.
+_LEAST_RISE, _RISES_TOGETHER, _RISES_OF_ONE_LIST = 1e-3, 2, 9
+# Lists that are looked at together: what this takes beside a million of them shall not matter.
+_ROWS_AT_ONCE = 65_536
 
 
 def check_dtype(dtype: Any) -> str:
@@ -70,6 +84,7 @@ def check_number(value: Any, what: str) -> float:
 
 def check_vectors(values: Any, what: str, *, dtype: str, backend: Backend) -> Array:
     """A finite, non-empty (n, d) array of floats on the backend, in the given precision."""
+    refuse_masked(values, what, "0")
     array = _as_floats(values, what, dtype=dtype, backend=backend)
     if array.ndim != 2:
         hint = f" Reshape one vector with {what}[None, :]." if array.ndim == 1 else ""
@@ -84,14 +99,25 @@ def check_vectors(values: Any, what: str, *, dtype: str, backend: Backend) -> Ar
 
 
 def check_neighbor_lists(
-    ids: Any, similarities: Any, n: int | None, *, dtype: str, backend: Backend
+    ids: Any,
+    similarities: Any,
+    n: int | None,
+    *,
+    metric: str = "cosine",
+    dtype: str,
+    backend: Backend,
 ) -> tuple[Array, Array]:
-    """Result lists of a search engine as (m, k) arrays; entries that are padding become id -1.
+    """Result lists of a search engine as (m, k) arrays of ids and cosines, in the order they came.
 
-    ``n`` is the number of database items (None: the number of lists). Similarities of padded
-    entries are not looked at, because engines leave anything there.
+    ``n`` is the number of database items (None: the number of lists). Entries of id -1 go to the
+    end of their list, with a cosine of 0: what engines leave beside them is not looked at.
+    ``metric`` is one of ``METRICS``; distances become the cosines of unit vectors. Cosines may be
+    negative.
     """
     xp = backend.xp
+    bounds = METRICS[check_choice(metric, "metric", tuple(METRICS))]
+    refuse_masked(ids, "ids", "-1")
+    refuse_masked(similarities, "similarities", "0")
     id_array = _as_integers(ids, "ids", backend=backend)
     values = _as_floats(similarities, "similarities", dtype=dtype, backend=backend)
     if id_array.ndim != 2 or 0 in id_array.shape:
@@ -111,21 +137,91 @@ def check_neighbor_lists(
             f"ids must lie in [0, {items - 1}], or be -1 for 'nothing found'; got values from "
             f"{low} to {high}."
         )
-    values = xp.where(id_array < 0, xp.zeros_like(values), values)
+    if low < 0:
+        missing = id_array < 0
+        order = xp.argsort(xp.astype(missing, xp.int64), axis=1, stable=True)
+        values = xp.where(missing, xp.zeros_like(values), values)
+        id_array = xp.take_along_axis(id_array, order, axis=1)
+        values = xp.take_along_axis(values, order, axis=1)
     check_finite(values, "similarities", backend)
-    smallest = float(xp.min(values))
-    if smallest < 0:
+    _check_range(values, metric, bounds, xp)
+    cosines = values
+    if metric != "cosine":
+        halves = values * values / 2 if metric == "l2" else values * (2 / bounds[1])
+        cosines = xp.where(id_array < 0, values, 1 - halves)
+    _check_best_first(id_array, cosines, metric, xp)
+    return id_array, cosines
+
+
+def _check_range(values: Array, metric: str, bounds: tuple[float, float], xp: Any) -> None:
+    """Refuse what no two unit vectors can have."""
+    slack = _SLACK * (bounds[1] - bounds[0]) / 2
+    low, high = float(xp.min(values)), float(xp.max(values))
+    if bounds[0] - slack <= low and high <= bounds[1] + slack:
+        return
+    wrong = high if high > bounds[1] + slack else low
+    what = f"metric={metric!r} takes values in [{bounds[0]:g}, {bounds[1]:g}]; got {wrong:.6g}."
+    normalize = "x = x / np.linalg.norm(x, axis=1, keepdims=True)"
+    if metric == "cosine":
         raise ValueError(
-            f"similarities must not be negative (cosines, larger is closer); got {smallest:.6g}. "
-            "Clip cosines with np.maximum(similarities, 0); for Euclidean distances between unit "
-            "vectors pass 1 - distances**2 / 2."
+            f"similarities must be cosines: {what} For raw inner products, scale descriptors and "
+            f"queries to unit length before searching, {normalize}; for distances between unit "
+            "vectors pass metric='cosine-distance', 'l2' or 'squared-l2' (FAISS's L2 is squared)."
         )
-    return id_array, values
+    raise ValueError(
+        f"distances must be those of unit vectors: {what} Scale descriptors and queries before "
+        f"searching, {normalize}; FAISS's L2 distances are squared: metric='squared-l2'."
+    )
+
+
+def _check_best_first(ids: Array, cosines: Array, metric: str, xp: Any) -> None:
+    """Refuse lists that run from the worst result to the best, as distances taken for cosines do.
+
+    An engine that returns its results in no order gives lists that rise by chance. So lists are
+    refused together: none of those that move by more than 1e-3 falls anywhere, and they rise twice
+    or more. A list alone is enough if it rises nine times, which chance does to one in millions.
+    """
+    moving = rising = steps = 0
+    for start in range(0, ids.shape[0], _ROWS_AT_ONCE):
+        part = slice(start, min(start + _ROWS_AT_ONCE, ids.shape[0]))
+        # What was not found stands at the end, so that two found results stand side by side.
+        found = ids[part, 1:] >= 0
+        change = cosines[part, 1:] - cosines[part, :-1]
+        change = xp.where(found, change, xp.zeros_like(change))
+        up = xp.sum(xp.clip(change, min=0), axis=1)
+        down = xp.sum(xp.clip(change, max=0), axis=1)
+        only_up = (up > _LEAST_RISE) & (down == 0)
+        times = xp.where(only_up, xp.sum(xp.astype(change > 0, xp.int64), axis=1), 0)
+        if bool(xp.any(times >= _RISES_OF_ONE_LIST)):
+            raise _worst_first(metric)
+        moving += int(xp.count_nonzero((up > _LEAST_RISE) | (down < -_LEAST_RISE)))
+        rising += int(xp.count_nonzero(only_up))
+        steps += int(xp.sum(times))
+    if rising == moving and steps >= _RISES_TOGETHER:
+        raise _worst_first(metric)
+
+
+def _worst_first(metric: str) -> ValueError:
+    turn = "turn lists that are worst first with ids[:, ::-1], similarities[:, ::-1]"
+    if metric != "cosine":
+        return ValueError(
+            f"distances must come best first, smallest first; these lists only fall. Pass cosines "
+            f"with metric='cosine', and {turn}."
+        )
+    return ValueError(
+        "similarities must come best first, largest first; these lists only rise. Pass distances "
+        "between unit vectors with metric='cosine-distance', 'l2' or 'squared-l2' (FAISS's L2 is "
+        f"squared), and {turn}."
+    )
 
 
 def check_item_ids(ids: Any, n: int, *, backend: Backend) -> Array:
     """A non-empty (m,) array of ids of database items."""
     xp = backend.xp
+    if isinstance(ids, np.ma.MaskedArray):
+        raise TypeError(
+            "ids must not be a masked array: its mask would be lost. Pass ids.compressed()."
+        )
     array = _as_integers(ids, "ids", backend=backend)
     if array.ndim != 1 or array.shape[0] == 0:
         raise ValueError(f"ids must be a non-empty 1-D array; got shape {tuple(array.shape)}.")
@@ -140,8 +236,17 @@ def check_finite(array: Array, what: str, backend: Backend) -> None:
     xp = backend.xp
     if not bool(xp.all(xp.isfinite(array))):
         raise ValueError(
-            f"{what} must be finite; got NaN or infinity. Find the rows with "
-            f"~np.isfinite({what}).all(axis=1)."
+            f"{what} must be finite in {dtype_name(array.dtype)}; got NaN or infinity. Find the "
+            f"rows with ~np.isfinite({what}).all(axis=1)."
+        )
+
+
+def refuse_masked(values: Any, what: str, filler: str) -> None:
+    """Refuse NumPy's masked arrays, whose mask no other library looks at."""
+    if isinstance(values, np.ma.MaskedArray):
+        raise TypeError(
+            f"{what} must not be a masked array: its mask would be lost. Pass "
+            f"{what}.filled({filler})."
         )
 
 
@@ -153,23 +258,30 @@ def check_choice(value: Any, what: str, choices: tuple[str, ...]) -> str:
 
 
 def _as_floats(values: Any, what: str, *, dtype: str, backend: Backend) -> Array:
-    if not hasattr(values, "dtype"):
-        values = np.asarray(values)
+    values = _as_array(values, backend)
     name = dtype_name(values.dtype)
     if name not in ("float16", "float32", "float64"):
         raise TypeError(
             f"{what} must be floating point; got dtype {name}. "
             f"Cast them with {what}.astype('float32')."
         )
-    return backend.asarray(values, dtype=dtype)
+    # What is too large for the precision becomes infinite, and is refused as such.
+    with np.errstate(over="ignore", invalid="ignore"):
+        return backend.asarray(values, dtype=dtype)
 
 
 def _as_integers(values: Any, what: str, *, backend: Backend) -> Array:
-    if not hasattr(values, "dtype"):
-        values = np.asarray(values)
+    values = _as_array(values, backend)
     name = dtype_name(values.dtype)
     if not name.startswith(("int", "uint")):
         raise TypeError(
             f"{what} must be integers; got dtype {name}. Cast them with {what}.astype('int64')."
         )
     return backend.asarray(values, dtype="int64")
+
+
+def _as_array(values: Any, backend: Backend) -> Any:
+    """Something with a dtype: arrays as they are, the rest by DLPack or as NumPy reads it."""
+    if hasattr(values, "dtype"):
+        return values
+    return backend.asarray(values) if hasattr(values, "__dlpack__") else np.asarray(values)

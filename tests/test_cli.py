@@ -198,6 +198,26 @@ def test_rerank_takes_plain_arrays(files, tmp_path):
     assert set(told["ids"][0][:2]) <= set(range(HALF))
 
 
+def test_rerank_takes_distances_and_refuses_them_as_cosines(files, tmp_path):
+    ids, distances = tmp_path / "ids.npy", tmp_path / "distances.npy"
+    np.save(ids, [[2, 5, 7]])
+    np.save(distances, [[0.2, 0.4, 0.6]])
+    assert_refused(run("rerank", files.index, ids, distances), "'squared-l2'")
+    told = run_json("rerank", files.index, ids, distances, "--metric", "squared-l2")
+    np.save(tmp_path / "cosines.npy", [[0.9, 0.8, 0.7]])
+    same = run_json("rerank", files.index, ids, tmp_path / "cosines.npy")
+    assert told["ids"] == same["ids"]
+
+
+def test_a_query_without_results_is_shown_as_such(files, tmp_path):
+    ids, cosines = tmp_path / "ids.npy", tmp_path / "cosines.npy"
+    np.save(ids, [[-1]])
+    np.save(cosines, [[0.0]])
+    told = run_json("rerank", files.index, ids, cosines, "-k", 2)
+    assert (told["ids"], told["scores"]) == ([[-1, -1]], [[None, None]])
+    assert "inf" not in run_well("rerank", files.index, ids, cosines, "-k", 2)
+
+
 def test_evaluate_by_labels_finds_the_classes_apart(files):
     told = run_json(
         "evaluate", files.ranking, "--labels", files.labels, "--query-labels", files.query_labels,
@@ -420,7 +440,7 @@ MISTAKES = {
     "integers for vectors": (("build", "{labels}", "{folder}/new"), "astype('float32')"),
     "other dimensions": (("search", "{index}", "{narrow}"), "must have the index's 8 dimensions"),
     "unknown method": (("search", "{index}", "{queries}", "--method", "x"), "method must be one"),
-    "too many results": (("search", "{index}", "{queries}", "-k", "61"), "k must be at most 60"),
+    "no results": (("search", "{index}", "{queries}", "-k", "0"), "k must be at least 1"),
     "tolerance out of reach": (
         ("search", "{index}", "{queries}", "--rtol", "1e-14"),
         "did not reach rtol",

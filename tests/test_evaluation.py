@@ -76,8 +76,10 @@ def test_mismatched_input_is_refused():
         evaluation.agreement(ids, [[0, 1], [1, 0]])
     with pytest.raises(ValueError, match="integer array"):
         evaluation.agreement([[0.5]], [[1]])
-    with pytest.raises(ValueError, match="must not be negative; got -1"):
-        evaluation.mean_average_precision([[-1]], [0, 1], [1])
+    with pytest.raises(ValueError, match="or -1 for 'nothing found'; got -2"):
+        evaluation.mean_average_precision([[-2]], [0, 1], [1])
+    with pytest.raises(TypeError, match=r"masked array.*ids.filled\(-1\)"):
+        evaluation.mean_average_precision(np.ma.array([[1]]), [0, 1], [1])
     with pytest.raises(ValueError, match=r"ignore must hold ids in \[0, 1\]; got values from -1"):
         evaluation.mean_average_precision(ids, [0, 1], [1], ignore=[-1])
     with pytest.raises(ValueError, match="ignore must be an integer array"):
@@ -325,11 +327,33 @@ def test_wrong_ground_truth_is_refused(truths, reason):
         evaluation.revisited_protocol([[0, 1]], truths)
 
 
+def test_nothing_found_counts_as_a_wrong_result():
+    # The last item has the query's label: -1 must not be taken for it.
+    labels, wanted = [1, 0, 1], [1]
+    assert evaluation.mean_average_precision([[0, -1, -1]], labels, wanted) == 1 / 2
+    assert evaluation.mean_average_precision([[-1, 0, 2]], labels, wanted) == pytest.approx(7 / 12)
+    assert evaluation.precision([[0, -1]], labels, wanted, at=2) == 1 / 2
+    assert evaluation.mean_average_precision_of_lists([[0, -1, -1]], [[0, 2]]) == 1 / 2
+    assert evaluation.recall([[0, -1, -1]], [[0, 2]]) == 1 / 2
+    assert revisited([[0, -1, -1]], {"easy": [0]}).easy.mean_average_precision == 1
+    with pytest.raises(ValueError, match="must not repeat"):
+        evaluation.recall([[-1, 0, -1, 0]], [[0]])
+    with pytest.raises(ValueError, match="must not repeat"):
+        evaluation.recall([[-1, 900, -1, 900]], [[0]])
+    assert evaluation.recall([[-1, 900, -1, 901]], [[900]]) == 1
+
+
+def test_agreement_counts_what_was_found():
+    assert evaluation.agreement([[3, 4, -1]], [[4, -1, -1]]) == 1
+    assert evaluation.agreement([[3, -1, -1]], [[3, 4, -1]]) == 1 / 2
+    assert evaluation.agreement([[3, -1], [1, 2]], [[-1, -1], [1, 3]]) == 3 / 4
+
+
 def test_wrong_rankings_and_depths_are_refused_by_the_protocol():
     with pytest.raises(ValueError, match="must not repeat"):
         revisited([[0, 0]], {"easy": [0]})
-    with pytest.raises(ValueError, match="must not be negative"):
-        revisited([[0, -1]], {"easy": [0]})
+    with pytest.raises(ValueError, match="got -3"):
+        revisited([[0, -3]], {"easy": [0]})
     with pytest.raises(ValueError, match=r"such as \(1, 5, 10\); got 5"):
         revisited([[0, 1]], {"easy": [0]}, at=5)
     with pytest.raises(ValueError, match="at must be at least 1; got 0"):

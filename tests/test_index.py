@@ -77,12 +77,103 @@ def test_rerank_truncates_to_the_given_results(index, queries):
         assert set(line) == set(allowed)
 
 
-def test_rerank_without_any_result_still_answers(index):
-    nothing = np.full((2, 3), -1)
-    for method in hg.METHODS:
-        ranking = index.rerank(nothing, np.full((2, 3), np.nan), k=120, method=method)
-        assert np.all(np.isfinite(ranking.scores))
-        assert all(sorted(line) == list(range(120)) for line in ranking.ids.tolist())
+@pytest.mark.parametrize("method", hg.METHODS)
+def test_a_query_without_any_result_gets_no_invented_ones(index, method):
+    # Beside one with results, which must not notice it.
+    ids, similarities = np.array([[-1] * 3, [4, 9, 11]]), np.array([[np.nan] * 3, [0.9, 0.8, 0.7]])
+    ranking = index.rerank(ids, similarities, k=120, method=method)
+    assert np.all(ranking.ids[0] == -1)
+    assert np.all(ranking.scores[0] == -np.inf)
+    alone = index.rerank(ids[1:], similarities[1:], k=120, method=method)
+    np.testing.assert_array_equal(ranking.ids[1], alone.ids[0])
+    assert sorted(ranking.ids[1]) == list(range(120))
+
+
+def test_behind_an_isolated_hit_come_the_list_and_then_what_looks_like_the_hits(backend):
+    # A graph without edges: diffusion reaches the hits and nothing else.
+    angles = np.array([0.0, 0.1, 0.3, 0.6, 1.0, 1.5])
+    vectors = np.stack([np.cos(angles), np.sin(angles)], axis=1)
+    empty = sparse.csr_array((6, 6))
+    index = hg.build_index_from_graph(empty, descriptors=vectors, dtype="float64", backend=backend)
+    ids, similarities = np.array([[3, 5, 2]]), np.array([[0.9, 0.3, -0.1]])
+    for method in ("temporal", "hybrid", "truncated", "nn"):
+        ranking = index.rerank(ids, similarities, k=9, query_neighbors=1, method=method)
+        # 3 by diffusion, 5 and 2 by the list, the others by the angle to 3.
+        assert ranking.ids.tolist() == [[3, 5, 2, 4, 1, 0]], method
+        assert np.all(ranking.scores[0, 3:] == 0)
+        assert np.all(np.diff(ranking.scores) <= 0)
+    searched = index.search(vectors[3:4], k=6, query_neighbors=1)
+    assert searched.ids.tolist() == [[3, 2, 4, 1, 0, 5]]
+
+
+def test_without_descriptors_the_list_is_followed_by_nothing(backend):
+    index = hg.build_index_from_graph(two_cliques(3), dtype="float64", backend=backend)
+    ranking = index.rerank([[4, 1]], np.array([[0.5, 0.0]]), k=6, query_neighbors=1)
+    assert ranking.ids.tolist() == [[4, 3, 5, 1, -1, -1]]
+    assert ranking.scores[0, 3:].tolist() == [0, -np.inf, -np.inf]
+    own = index.search_items([1], k=6)
+    assert own.ids.tolist() == [[1, 0, 2, -1, -1, -1]]
+
+
+def test_hits_that_weigh_nothing_are_listed_and_stand_for_no_query(index):
+    ranking = index.rerank([[7, 3]], np.array([[0.0, -0.4]]), k=4, method="hybrid")
+    assert ranking.ids.tolist() == [[7, 3, -1, -1]]
+    assert ranking.scores.tolist() == [[0, 0, -np.inf, -np.inf]]
+
+
+def test_a_missing_result_is_replaced_by_the_next_one(index):
+    gaps = index.rerank(
+        [[-1, 4, -1, 9, 30]], np.array([[5.0, 0.9, 3.4e38, 0.8, 0.7]]), k=20, query_neighbors=2
+    )
+    plain = index.rerank([[4, 9, 30]], np.array([[0.9, 0.8, 0.7]]), k=20, query_neighbors=2)
+    np.testing.assert_array_equal(gaps.ids, plain.ids)
+    np.testing.assert_array_equal(gaps.scores, plain.scores)
+
+
+def test_more_results_than_items_are_all_items(index, queries):
+    assert index.search(queries, k=500).ids.shape == (4, 120)
+    assert index.search_items([3], k=500).ids.shape == (1, 120)
+    assert index.rerank([[3]], np.array([[0.5]]), k=500).ids.shape == (1, 120)
+
+
+def test_own_neighbors_can_be_reranked_as_they_are(backend, index, rng):
+    # They end with negative cosines, which weigh nothing.
+    vectors = clustered_vectors(np.random.default_rng(31))
+    found = hg.nearest_neighbors(vectors, queries=vectors[:3], k=120, backend=backend)
+    ids, cosines = backend.to_numpy(found.ids), backend.to_numpy(found.similarities)
+    assert cosines.min() < 0
+    raw = index.rerank(ids, cosines, k=30, query_neighbors=None)
+    clipped = index.rerank(ids, np.maximum(cosines, 0), k=30, query_neighbors=None)
+    np.testing.assert_array_equal(raw.scores, clipped.scores)
+    again = index.rerank(ids, cosines, k=120, method="nn")
+    np.testing.assert_array_equal(again.ids, ids)
+
+
+@pytest.mark.parametrize("metric", ["cosine-distance", "l2", "squared-l2"])
+def test_distances_rank_as_the_cosines_that_they_stand_for(backend, index, queries, metric):
+    vectors = clustered_vectors(np.random.default_rng(31))
+    units = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
+    own = queries / np.linalg.norm(queries, axis=1, keepdims=True)
+    ids, cosines = first_stage(index, queries, 12)
+    squared = ((own[:, None, :] - units[ids]) ** 2).sum(axis=2)
+    distances = {"cosine-distance": 1 - cosines, "l2": np.sqrt(squared), "squared-l2": squared}
+    one = index.rerank(ids, distances[metric], metric=metric, k=30, rtol=1e-5)
+    other = index.rerank(ids, cosines, k=30, rtol=1e-5)
+    np.testing.assert_allclose(one.scores, other.scores, rtol=1e-4)
+    lists = hg.nearest_neighbors(vectors, k=6, backend=backend)
+    near = backend.to_numpy(lists.ids)
+    squared = ((units[:, None, :] - units[near]) ** 2).sum(axis=2)
+    cosines = backend.to_numpy(lists.similarities)
+    distances = {"cosine-distance": 1 - cosines, "l2": np.sqrt(squared), "squared-l2": squared}
+    built = hg.build_index_from_neighbors(
+        near, distances[metric], metric=metric, basis="none", backend=backend
+    )
+    np.testing.assert_allclose(
+        backend.to_numpy(built.graph.degrees),
+        backend.to_numpy(index.graph.degrees),
+        rtol=1e-4,
+        atol=1e-6,
+    )
 
 
 def test_isolated_items_and_small_components_are_still_ranked(backend):
@@ -311,7 +402,7 @@ def test_bad_descriptors_and_settings_are_refused(backend, descriptors, options,
         (np.ones((2, 5)), {}, ValueError, "8 dimensions; got 5"),
         (np.full((2, 8), np.nan), {}, ValueError, "finite"),
         (np.ones((2, 8), int), {}, TypeError, "floating point"),
-        (np.ones((2, 8)), {"k": 121}, ValueError, "k must be at most 120; got 121"),
+        (np.ma.ones((2, 8)), {}, TypeError, r"queries must not be a masked.*queries.filled\(0\)"),
         (np.ones((2, 8)), {"k": 0}, ValueError, "k must be at least 1"),
         (np.ones((2, 8)), {"k": -1}, ValueError, "k must be at least 1"),
         (np.ones((2, 8)), {"k": 1.5}, TypeError, "k must be an integer"),
@@ -334,7 +425,7 @@ def test_bad_queries_and_options_are_refused(index, queries, options, kind, mess
     [
         ([[120]], [[0.5]], r"ids must lie in \[0, 119\].*got values from 120 to 120"),
         ([[-2]], [[0.5]], r"ids must lie in \[0, 119\]"),
-        ([[1]], [[-0.5]], r"must not be negative.*np.maximum"),
+        ([[1]], [[-1.5]], r"must be cosines.*in \[-1, 1\]; got -1.5"),
         ([[1]], [[np.inf]], "finite"),
         ([[1, 2]], [[0.5, 0.5, 0.5]], "same shape"),
         ([[1], [2]], [[0.5]], "same shape"),
@@ -366,7 +457,7 @@ def test_graph_without_edges_still_answers(backend):
     empty = sparse.csr_array((4, 4))
     index = hg.build_index_from_graph(empty, backend=backend)
     ranking = index.search_items([2], k=4)
-    assert ranking.ids[0].tolist() == [2, 0, 1, 3]
+    assert ranking.ids[0].tolist() == [2, -1, -1, -1]
 
 
 def test_array_of_the_other_strict_device_is_never_taken_silently():

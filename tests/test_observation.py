@@ -34,12 +34,26 @@ def test_missing_results_are_skipped_and_repeated_ids_add_up(backend):
     assert not np.any(columns[:, 1])
 
 
+def test_the_first_valid_results_are_observed_and_negative_ones_weigh_nothing(backend):
+    seen = observe(
+        backend, [[-1, 2, -1, 4, 5]], [[9, 0.5, 0, -0.2, 0.1]], query_neighbors=2, gamma=0.5
+    )
+    column = backend.to_numpy(seen.dense(backend))[:, 0]
+    np.testing.assert_allclose(column, [0, 0, 0.5**0.5, 0, 0, 0], rtol=1e-6)
+
+
+def test_distances_weigh_what_their_cosines_do(backend):
+    seen = observe(backend, [[1, 3]], [[0.6, 1.0]], metric="l2", gamma=1.0)
+    column = backend.to_numpy(seen.dense(backend))[:, 0]
+    np.testing.assert_allclose(column, [0, 0.82, 0, 0.5, 0, 0], rtol=1e-6)
+
+
 @pytest.mark.parametrize(
     ("ids", "similarities", "message"),
     [
         ([[6]], [[0.5]], r"ids must lie in \[0, 5\]"),
         ([[-2]], [[0.5]], r"ids must lie in \[0, 5\]"),
-        ([[1]], [[-0.5]], "must not be negative"),
+        ([[1]], [[1.5]], "must be cosines"),
         ([[1]], [[np.nan]], "finite"),
         ([[1, 2]], [[0.5]], "same shape"),
         ([1, 2], [0.5, 0.5], "2-D"),

@@ -57,7 +57,21 @@ def test_every_item_is_ranked_once(backend, rng):
     assert all(sorted(line) == list(range(25)) for line in ids.tolist())
 
 
-@pytest.mark.parametrize("k", [0, -3, 6])
+def test_items_that_nothing_speaks_for_are_left_out(backend):
+    nothing = -np.inf
+    scores = np.array([[0, 0.5, 0, -0.1, 0]]).T
+    ids, values, _ = rank(backend, scores, 5, [[nothing, 0.0, -1.0, nothing, 0.3]])
+    assert ids.tolist() == [[1, 4, 2, 3, -1]]
+    assert values.tolist() == [[0.5, 0, 0, -0.1, nothing]]
+    ids, values, _ = rank(backend, np.zeros((3, 1)), 2, [[nothing] * 3])
+    assert (ids.tolist(), values.tolist()) == ([[-1, -1]], [[nothing, nothing]])
+
+
+def test_more_items_than_there_are_is_all_of_them(backend):
+    assert rank(backend, np.array([[1.0, 3, 2]]).T, 9)[0].tolist() == [[1, 2, 0]]
+
+
+@pytest.mark.parametrize("k", [0, -3])
 def test_impossible_k_is_refused(backend, k):
     with pytest.raises(ValueError, match="k must be at"):
         rank(backend, np.ones((5, 1)), k)

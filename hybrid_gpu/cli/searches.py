@@ -26,6 +26,7 @@ from hybrid_gpu.expansion import Expansion
 from hybrid_gpu.index import DiffusionIndex
 from hybrid_gpu.methods import METHODS
 from hybrid_gpu.ranking import Ranking
+from hybrid_gpu.validation import METRICS
 
 _DEFAULT_K = 100
 
@@ -52,6 +53,9 @@ Observed = Annotated[
 ]
 ExpansionNeighbors = Annotated[int, typer.Option(help="Neighbors that alpha-qe adds to a query.")]
 ExpansionAlpha = Annotated[float, typer.Option(help="Exponent of their similarities.")]
+Metric = Annotated[
+    str, typer.Option("--metric", help=f"What SIMILARITIES are: {', '.join(METRICS)}.")
+]
 _EXPANSION = Expansion()
 
 
@@ -89,9 +93,11 @@ def rerank(
         Path, typer.Argument(metavar="IDS", help="Found items of each query, shape (m, q).")
     ],
     similarities: Annotated[
-        Path, typer.Argument(metavar="SIMILARITIES", help="Their cosines, shape (m, q).")
+        Path,
+        typer.Argument(metavar="SIMILARITIES", help="Their cosines, or --metric, shape (m, q)."),
     ],
     output: Output = None,
+    metric: Metric = "cosine",
     k: Results = None,
     method: MethodName = "auto",
     accuracy: Accuracy = None,
@@ -113,7 +119,7 @@ def rerank(
         opened = open_index(index, backend, progress)
         settings = _settings(opened, k, method, accuracy, steps, rtol, query_neighbors, batch)
         settings["expansion"] = Expansion(expansion_neighbors, expansion_alpha)
-        ranking = opened.rerank(lists, values, **settings, progress=progress)
+        ranking = opened.rerank(lists, values, metric=metric, **settings, progress=progress)
     _deliver(ranking, output, as_json)
 
 
@@ -157,7 +163,12 @@ def _deliver(ranking: Ranking, output: Path | None, as_json: bool) -> None:
     if as_json:
         where: dict[str, Any] = {"output": str(output)}
         if output is None:
-            where = {"ids": ranking.ids.tolist(), "scores": ranking.scores.tolist()}
+            # JSON has no infinity: null beside an id of -1.
+            scores = [
+                [None if item < 0 else float(score) for item, score in zip(*line, strict=True)]
+                for line in zip(ranking.ids, ranking.scores, strict=True)
+            ]
+            where = {"ids": ranking.ids.tolist(), "scores": scores}
         print_json(queries=m, k=k, report=_report(ranking), **where)
         return
     if output is None:
@@ -193,7 +204,8 @@ def _print_first_results(ranking: Ranking, *, queries: int = 5, results: int = 5
     ids, scores = ranking.ids[:queries, :results], ranking.scores[:queries, :results]
     table = make_table("query", *(f"{place + 1}." for place in range(ids.shape[1])))
     for query, (items, values) in enumerate(zip(ids, scores, strict=True)):
-        cells = [f"{item}\n{value:.4g}" for item, value in zip(items, values, strict=True)]
+        pairs = zip(items, values, strict=True)
+        cells = [f"{item}\n{value:.4g}" if item >= 0 else "-" for item, value in pairs]
         table.add_row(str(query), *cells)
     table.caption = "id, and its score below"
     Console().print(table)

@@ -78,7 +78,7 @@ def put_in_place(temporary: Path, path: Path) -> None:
 
 
 def reserve_space(file: BinaryIO, size: int) -> None:
-    """Make an open, empty file ``size`` bytes long, or fail now: not while it is being filled.
+    """Make an open file ``size`` bytes long, or fail now: not while it is being filled.
 
     Raises
     ------
@@ -93,8 +93,7 @@ def reserve_space(file: BinaryIO, size: int) -> None:
         except OSError as fault:
             if fault.errno not in (errno.EINVAL, errno.EOPNOTSUPP, errno.ENOSYS):
                 raise
-    file.seek(0)
-    for start in range(0, size, len(_ZEROS)):
+    for start in range(file.seek(0, os.SEEK_END), size, len(_ZEROS)):
         file.write(_ZEROS[: size - start])
     file.flush()
 

@@ -30,7 +30,7 @@ from hybrid_gpu.file_writing import (
     write_all,
     write_synced,
 )
-from hybrid_gpu.folder_lock import own_folder
+from hybrid_gpu.folder_lock import own_folder, refuse_strangers
 from hybrid_gpu.index import DiffusionIndex
 from hybrid_gpu.progress import Progress
 from hybrid_gpu.searching import Options, batch_width, search_own_items
@@ -108,6 +108,11 @@ def precompute(
     device = index.backend
     columns = Columns(device.asarray(ids), device.asarray(scores), index.alpha)
     return replace(index, columns=columns)
+
+
+def check_columns_folder(folder: str | os.PathLike[str]) -> None:
+    """Refuse a folder that columns cannot be stored in, before anything is computed."""
+    refuse_strangers(Path(folder), _named_files)
 
 
 def remove_columns(folder: str | os.PathLike[str]) -> None:

@@ -26,10 +26,10 @@ from hybrid_gpu.errors import IndexFileError
 from hybrid_gpu.file_writing import sync_file
 
 _MAGIC = b"\x93NUMPY\x01\x00"
-# The header exactly as NumPy writes it, of a C-ordered array of plain numbers.
+# The header exactly as NumPy writes it, of a C-ordered array of numbers in one or two dimensions.
 _HEAD = re.compile(
     rb"\{'descr': '([<|][fi][1248])', 'fortran_order': False, "
-    rb"'shape': \(((?:\d{1,19}, )*\d{1,19},?)\), \} *\n"
+    rb"'shape': \((\d{1,19},|\d{1,19}, \d{1,19})\), \} *\n"
 )
 _LONGEST_HEAD = 1024
 _LARGEST_JSON, _DEEPEST_JSON = 1 << 20, 8

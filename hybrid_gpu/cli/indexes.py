@@ -32,7 +32,11 @@ from hybrid_gpu.datasets import load_array
 from hybrid_gpu.expansion import Expansion, augment_database
 from hybrid_gpu.index import DiffusionIndex
 from hybrid_gpu.plan import plan as make_plan
-from hybrid_gpu.precompute import estimate_precompute, remove_columns
+from hybrid_gpu.precompute import (
+    check_columns_folder,
+    estimate_precompute,
+    remove_columns,
+)
 from hybrid_gpu.storage import check_target, load_index
 
 _OPTIONAL_PACKAGES = ("faiss-cpu", "faiss-gpu", "cupy-cuda12x", "matplotlib")
@@ -113,6 +117,7 @@ def precompute(
     with progress_bars() as progress:
         opened = open_index(index, backend, progress)
         check_target(index)
+        check_columns_folder(work)
         expected = estimate_precompute(opened, keep=keep, rtol=rtol, batch=batch)
         if not as_json:
             typer.echo(

@@ -163,15 +163,14 @@ def _check_eigenvectors(
 
 
 def _check_vectors(checks: _Checks, n: int, rank: int, kind: str, floats: tuple[str, ...]) -> None:
-    alone = rank
+    coupled = rank
     if kind == "aggregates":
-        alone = rank - (len(checks.arrays["basis_coupling_indptr"]) - 1)
-        if alone < 0:
-            raise checks.fault("basis_coupling_indptr", "damaged, more rows than the basis has")
-        checks.matrix("basis_coupling", floats, (rank - alone, rank - alone))
+        coupled = len(checks.arrays["basis_coupling_indptr"]) - 1
+        if not 0 <= coupled <= rank:
+            raise checks.fault("basis_coupling_indptr", f"damaged, {coupled} of {rank} groups")
+        checks.matrix("basis_coupling", floats, (coupled, coupled))
         checks.matrix("basis_spread", floats, (n, 2 * rank))
     else:
-        alone = 0
         for name in ("basis_gram", "basis_coupling"):
             checks.shape(name, floats, (rank, rank))
             checks.values(name, -_LARGEST, _LARGEST)
@@ -184,7 +183,7 @@ def _check_vectors(checks: _Checks, n: int, rank: int, kind: str, floats: tuple[
     else:
         checks.shape("basis_vectors", floats, (n, rank))
         checks.large_values("basis_vectors", -_LARGEST, _LARGEST)
-    checks.shape("basis_alone", floats, (alone, 1))
+    checks.shape("basis_alone", floats, (rank - coupled, 1))
     checks.values("basis_alone", -_LARGEST, _LARGEST)
 
 

@@ -575,6 +575,7 @@ MORE_EDITS = {
     "group of a neighbor beyond": ("basis_spread_indices", _with(0, 6)),
     "coupling beyond": ("basis_coupling_indptr", _with(-1, 99)),
     "more couplings than groups": ("basis_coupling_indptr", lambda array: np.zeros(9, np.int32)),
+    "no coupling": ("basis_coupling_indptr", lambda array: array[:0]),
     "too many groups of their own": ("basis_alone", lambda array: np.ones((7, 1))),
     "item in two groups": (
         "basis_vectors_indptr",

@@ -115,6 +115,21 @@ def test_lock_of_a_folder_that_was_removed_meanwhile_is_not_taken_for_the_new_on
             assert another.begin()
 
 
+def test_lock_file_that_is_removed_while_its_lock_is_taken_is_made_anew(tmp_path, monkeypatch):
+    real, removed = folder_lock._try_lock, []
+
+    def remove_once(descriptor):
+        taken = real(descriptor)
+        if not removed:
+            removed.append(tmp_path / LOCK)
+            removed[0].unlink()
+        return taken
+
+    monkeypatch.setattr(folder_lock, "_try_lock", remove_once)
+    with own(tmp_path, patience=60.0):
+        assert removed[0].exists()
+
+
 def test_dissolving_removes_named_files_and_leaves_those_of_others(tmp_path):
     def named(path):
         return frozenset({"state", *(one for one in names(path) if one.startswith("array."))})

@@ -513,6 +513,13 @@ def test_json_that_would_break_a_reader_is_refused(small, content):
         hg.load_index(small)
 
 
+def test_name_that_stands_twice_in_a_header_is_refused(small):
+    header = (small / "header.json").read_text()
+    (small / "header.json").write_text(header.replace("{", '{"version": 9,', 1))
+    with pytest.raises(hg.IndexFileError, match="stands twice"):
+        hg.load_index(small)
+
+
 def _with(place, value):
     def change(array):
         array = array.copy()

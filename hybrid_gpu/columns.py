@@ -47,6 +47,8 @@ class Columns:
         shape = (m, q, self.keep)
         ids = xp.reshape(xp.astype(xp.take(self.ids, rows, axis=0), xp.int64), shape)
         scores = xp.reshape(xp.take(self.scores, rows, axis=0), shape) * weights[:, :, None]
+        # Columns of a file that was opened without verify are not looked at before.
+        ids = xp.where(ids < observation.n, ids, -xp.ones_like(ids))
         flat = (m, q * self.keep)
         return scatter(xp.reshape(ids, flat), xp.reshape(scores, flat), observation.n, backend)
 

@@ -18,7 +18,7 @@ import numpy as np
 from hybrid_gpu.backends.protocol import HostArray
 from hybrid_gpu.comparison import Measurement, Trial
 from hybrid_gpu.datasets import Benchmark
-from hybrid_gpu.storage import write_synced
+from hybrid_gpu.file_writing import write_synced
 
 _HEADER, _LINES, WORK = "run.json", "measurements.jsonl", "work"
 

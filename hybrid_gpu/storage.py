@@ -1,76 +1,101 @@
-"""Index files: the only module that touches them.
+"""Index files: the only module that knows what is in them.
 
-An index is a folder. Each array is a plain ``.npy`` file, read by ``numpy.load`` without pickle;
-``header.json`` names the files, their checksums and the index's parameters. Array files of every
-save have names of their own, and the header is put in place last, in one step: a crash at any
-moment leaves the folder at the old index or at the new one.
+An index is a folder. Each array is a plain ``.npy`` file that ``numpy.load`` reads without pickle;
+``header.json`` names the files, their dtypes, shapes and checksums, and the index's parameters.
+Array files of every save have names of their own, and the header is put in place last, in one
+step: a crash at any moment leaves the folder at the old index or at the new one. ``folder_lock``
+keeps a second writer out, and everything that is not the index's own.
+
+Version 1 of the format had no dtypes and shapes in the header; it is read as well.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import os
-import secrets
-import zlib
+import re
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
-
-import numpy as np
 
 from hybrid_gpu.backends import Backend, SparseMatrix, select_backend
 from hybrid_gpu.backends.protocol import HostArray
 from hybrid_gpu.basis import EigenBasis, GalerkinBasis
 from hybrid_gpu.columns import Columns
 from hybrid_gpu.errors import IndexFileError
+from hybrid_gpu.file_writing import put_in_place, sync_folder, write_synced
+from hybrid_gpu.folder_lock import own_folder, refuse_strangers
 from hybrid_gpu.graph import Graph, Layout
 from hybrid_gpu.index import DiffusionIndex, Grouping
+from hybrid_gpu.index_checks import check_arrays, check_parameters
 from hybrid_gpu.neighbors import Neighbors
+from hybrid_gpu.stored_arrays import (
+    array_checksum,
+    checksum,
+    file_checksum,
+    mapped_array,
+    open_plain_file,
+    read_head,
+    read_json,
+    write_array,
+)
 
 FORMAT = "hybrid-gpu index"
-VERSION = 1
+VERSION = 2
 HEADER = "header.json"
+
+# Seconds that a save waits for another one to the same folder: longer than any index takes.
+_PATIENCE = 600.0
+# A reader that was overtaken by a save begins again. Each time, a whole save went by.
+_MOST_TRIES = 1000
+_CHECKSUM = re.compile(r"[0-9a-f]{8}")
 
 
 def save_index(index: DiffusionIndex, path: str | os.PathLike[str]) -> None:
     """Write an index to the folder ``path``, replacing an index that is there.
 
+    While another process or thread saves to the same folder, this waits, for ten minutes at most.
+
     Raises
     ------
     IndexFileError
-        If ``path`` is a file, or a folder with anything but an index in it.
+        If ``path`` is a file, or a folder with anything in it that its own header does not name,
+        or another process is still writing to it. Nothing has changed then.
+    OSError
+        If the disk is full or cannot be written. The index that was there is still there.
     """
     folder = Path(path)
-    check_target(folder)
-    folder.mkdir(parents=True, exist_ok=True)
-    save = secrets.token_hex(4)
+    with own_folder(folder, _named_files, patience=_PATIENCE) as own:
+        mark = own.begin()
+        try:
+            _write(index, folder, mark)
+        finally:
+            # Whatever happened, the header tells which files are in use. Open maps of the others
+            # stay valid.
+            own.sweep()
+
+
+def _write(index: DiffusionIndex, folder: Path, mark: str) -> None:
     arrays = {}
-    try:
-        for name, array in _arrays_of(index).items():
-            file = f"{name}.{save}.npy"
-            arrays[name] = {"file": file, **_write_array(folder / file, array)}
-        body = {"parameters": _parameters_of(index), "arrays": arrays}
-        header = {
-            "format": FORMAT,
-            "version": VERSION,
-            "checksum": _checksum(_canonical(body)),
-            **body,
-        }
-        temporary = folder / f"{HEADER}.{save}.tmp"
-        write_synced(temporary, json.dumps(header, indent=2).encode())
-        os.replace(temporary, folder / HEADER)
-    except BaseException:
-        for leftover in folder.glob(f"*.{save}.*"):
-            leftover.unlink()
-        raise
-    # Only now nothing refers to the files of the earlier save. Open maps of them stay valid.
-    current = {entry["file"] for entry in arrays.values()}
-    for old in folder.glob("*.npy"):
-        if old.name not in current:
-            old.unlink()
-    for interrupted in folder.glob(f"{HEADER}.*.tmp"):
-        interrupted.unlink()
+    for name, array in _arrays_of(index).items():
+        file = f"{name}.{mark}.npy"
+        arrays[name] = {"file": file, **write_array(folder / file, array)}
+    header = {
+        "format": FORMAT,
+        "version": VERSION,
+        "parameters": _parameters_of(index),
+        "arrays": arrays,
+    }
+    header["checksum"] = _header_checksum(header)
+    temporary = folder / f"{HEADER}.{mark}.tmp"
+    write_synced(temporary, json.dumps(header, indent=2).encode())
+    # The arrays' names are on disk before the header that names them, and the header before the
+    # old arrays go.
+    sync_folder(folder)
+    put_in_place(temporary, folder / HEADER)
 
 
 def load_index(
@@ -78,13 +103,17 @@ def load_index(
 ) -> DiffusionIndex:
     """Open an index; no GPU is needed to open one that was built on a GPU.
 
+    Arrays are mapped into memory, not copied. A save to the same folder does not disturb an index
+    that is open; but a file that somebody cuts short while it is mapped ends the process.
+
     Parameters
     ----------
     path
         The folder that ``index.save`` wrote.
     verify
-        Compare every array with its checksum, which reads the whole index once. Without it, arrays
-        are mapped into memory and read when they are used.
+        Compare every array with its checksum, which reads the whole index once. Without it, sizes,
+        dtypes and shapes are still compared with the header, and all indices checked, so that a
+        damaged index cannot crash the process; but a damaged value can give a wrong answer.
     backend
         Where the index shall live.
 
@@ -96,17 +125,24 @@ def load_index(
     device = select_backend(backend)
     folder = Path(path)
     header = _read_header(folder)
-    arrays = {
-        name: _read_array(folder / str(entry["file"]), entry, verify)
-        for name, entry in header["arrays"].items()
-    }
-    try:
-        with device.annotate("load"):
-            return _assemble(arrays, header["parameters"], device)
-    except (KeyError, TypeError, ValueError, IndexError) as fault:
-        raise IndexFileError(
-            f"{folder / HEADER}: the parts of the index do not fit together ({fault!r})."
-        ) from fault
+    for _ in range(_MOST_TRIES):
+        try:
+            arrays = _read_arrays(folder, header, verify)
+            break
+        except IndexFileError:
+            # Files go when another process has put a new header in place.
+            before, header = header, _read_header(folder)
+            if header == before:
+                raise
+    parameters = header["parameters"]
+    check_arrays(arrays, parameters, verify, _faults(folder, header))
+    with device.annotate("load"):
+        return _assemble(arrays, parameters, device)
+
+
+def check_target(path: str | os.PathLike[str]) -> None:
+    """Refuse a path that an index cannot be saved to, before hours of building it."""
+    refuse_strangers(Path(path), _named_files)
 
 
 def moved(index: DiffusionIndex, backend: str | Backend) -> DiffusionIndex:
@@ -122,8 +158,8 @@ def graph_checksum(index: DiffusionIndex) -> str:
     """A name for the graph of an index, that another graph will hardly have."""
     host = index.backend.to_numpy
     adjacency = index.layout.graph.adjacency
-    parts = (adjacency.data, adjacency.indices, index.layout.order)
-    return "-".join(_array_checksum(host(part)) for part in parts)
+    parts = (adjacency.data, adjacency.indices, adjacency.indptr, index.layout.order)
+    return "-".join(array_checksum(host(part)) for part in parts)
 
 
 def _arrays_of(index: DiffusionIndex) -> dict[str, HostArray]:
@@ -192,11 +228,7 @@ def _parameters_of(index: DiffusionIndex) -> dict[str, Any]:
 def _assemble(
     arrays: dict[str, HostArray], parameters: dict[str, Any], backend: Backend
 ) -> DiffusionIndex:
-    n = int(parameters["n"])
-    for name in ("degrees", "components", "order"):
-        if arrays[name].shape != (n,):
-            raise ValueError(f"{name} of {n} items has shape {arrays[name].shape}")
-    xp = backend.xp
+    n, xp = int(parameters["n"]), backend.xp
     device = {name: backend.asarray(array) for name, array in arrays.items()}
     graph = Graph(
         _csr("adjacency", device, (n, n), backend), device["degrees"], arrays["components"]
@@ -283,95 +315,92 @@ def _basis(
     )
 
 
-def check_target(path: str | os.PathLike[str]) -> None:
-    """Refuse a path that an index cannot be saved to, before hours of building it."""
-    folder = Path(path)
-    if folder.is_file():
-        raise IndexFileError(f"{folder}: an index is a folder, and this is a file.")
-    if not folder.is_dir() or (folder / HEADER).exists():
-        return
-    # Array files without a header are what an interrupted first save leaves.
-    strangers = [
-        one.name
-        for one in folder.iterdir()
-        if one.suffix != ".npy" and not one.name.startswith(HEADER)
-    ]
-    if strangers:
-        raise IndexFileError(
-            f"{folder}: the folder holds other files ({strangers[0]}); choose an empty or new one."
-        )
-
-
-def _write_array(path: Path, array: HostArray) -> dict[str, Any]:
-    # Without this, a 0-d or Fortran-ordered array would not come back in the order it is used in.
-    array = np.ascontiguousarray(array)
-    with open(path, "wb") as file:
-        np.lib.format.write_array(file, array, allow_pickle=False)
-        file.flush()
-        os.fsync(file.fileno())
-    return {"checksum": _array_checksum(array), "bytes": path.stat().st_size}
-
-
-def write_synced(path: Path, content: bytes) -> None:
-    """Write a small file and wait until it is on disk."""
-    with open(path, "wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
+def _named_files(folder: Path) -> frozenset[str]:
+    """The files that the folder's header names, and the header; none if there is no header."""
+    if not os.path.lexists(folder / HEADER):
+        return frozenset()
+    arrays = _read_header(folder)["arrays"].values()
+    return frozenset({HEADER, *(entry["file"] for entry in arrays)})
 
 
 def _read_header(folder: Path) -> dict[str, Any]:
     path = folder / HEADER
     if not folder.exists():
         raise IndexFileError(f"{folder}: no such index.")
-    if not path.is_file():
+    if not os.path.lexists(path):
         raise IndexFileError(
             f"{folder}: not an index, or one whose first save was interrupted: it has no {HEADER}."
         )
-    try:
-        header = json.loads(path.read_bytes())
-    except ValueError as fault:
-        raise IndexFileError(f"{path}: damaged, it is not JSON ({fault}).") from fault
-    if not isinstance(header, dict) or header.get("format") != FORMAT:
+    header = read_json(path)
+    if header.get("format") != FORMAT:
         raise IndexFileError(f"{path}: not a header of this library.")
     version = header.get("version")
-    if not isinstance(version, int) or version > VERSION:
+    if isinstance(version, bool) or not isinstance(version, int) or not 1 <= version <= VERSION:
         raise IndexFileError(
             f"{path}: format version {version!r}, and this version of hybrid-gpu reads up to "
             f"{VERSION}. Upgrade with pip install -U hybrid-gpu."
         )
-    body = {"parameters": header.get("parameters"), "arrays": header.get("arrays")}
-    if header.get("checksum") != _checksum(_canonical(body)):
+    if header.get("checksum") != _header_checksum(header):
         raise IndexFileError(f"{path}: damaged, its checksum does not match.")
+    arrays = header.get("arrays")
+    if not isinstance(arrays, dict) or not all(
+        _is_entry(name, entry, version) for name, entry in arrays.items()
+    ):
+        raise IndexFileError(f"{path}: damaged, its list of arrays is not one of this library.")
+    check_parameters(header.get("parameters"), _faults(folder, header))
     return header
 
 
-def _read_array(path: Path, entry: dict[str, Any], verify: bool) -> HostArray:
-    if not path.is_file():
-        raise IndexFileError(f"{path}: missing.")
-    size = path.stat().st_size
-    if size != entry["bytes"]:
-        raise IndexFileError(f"{path}: {size} bytes where {entry['bytes']} were written.")
-    try:
-        array: HostArray = np.load(path, mmap_mode="r", allow_pickle=False)
-    except (ValueError, OSError, EOFError) as fault:
-        # NumPy maps no empty array: read it.
-        try:
-            array = np.load(path, allow_pickle=False)
-        except (ValueError, OSError, EOFError):
-            raise IndexFileError(f"{path}: damaged ({fault}).") from fault
-    if verify and _array_checksum(array) != entry["checksum"]:
-        raise IndexFileError(f"{path}: damaged, its checksum does not match.")
-    return array
+def _is_entry(name: str, entry: Any, version: int) -> bool:
+    """Whether an entry of the header names a file as a save does, in this folder and no other."""
+    if not isinstance(entry, dict):
+        return False
+    pattern = re.escape(name) + r"\.[0-9a-f]{8}\.npy"
+    named = re.fullmatch("[a-z_]+", name) and re.fullmatch(pattern, str(entry.get("file")))
+    told = version == 1 or ("dtype" in entry and "shape" in entry)
+    return bool(named and told and _CHECKSUM.fullmatch(str(entry.get("checksum"))))
 
 
-def _canonical(body: dict[str, Any]) -> bytes:
-    return json.dumps(body, sort_keys=True).encode()
+def _header_checksum(header: Mapping[str, Any]) -> str:
+    # Version 1 left its format and version out.
+    first = () if header["version"] == 1 else ("format", "version")
+    covered = (*first, "parameters", "arrays")
+    body = {part: header.get(part) for part in covered}
+    return checksum(json.dumps(body, sort_keys=True).encode())
 
 
-def _array_checksum(array: HostArray) -> str:
-    return _checksum(np.ascontiguousarray(array).reshape(-1).view(np.uint8))
+def _read_arrays(folder: Path, header: Mapping[str, Any], verify: bool) -> dict[str, HostArray]:
+    """All arrays, mapped; opened before any is read, because an open file cannot go away."""
+    arrays = {}
+    with contextlib.ExitStack() as stack:
+        files = {
+            name: stack.enter_context(open_plain_file(folder / entry["file"]))
+            for name, entry in header["arrays"].items()
+        }
+        for name, file in files.items():
+            entry = header["arrays"][name]
+            path = folder / entry["file"]
+            size = os.fstat(file.fileno()).st_size
+            if size != entry.get("bytes"):
+                raise IndexFileError(
+                    f"{path}: {size} bytes where {entry.get('bytes')!r} were written."
+                )
+            head = read_head(file, path)
+            told = (entry.get("dtype", head.dtype), entry.get("shape", list(head.shape)))
+            if told != (head.dtype, list(head.shape)):
+                raise IndexFileError(
+                    f"{path}: damaged, {head.dtype} of shape {head.shape} where the header says "
+                    f"{told[0]!r} of shape {told[1]!r}."
+                )
+            if verify and file_checksum(file, path, head.offset, size) != entry["checksum"]:
+                raise IndexFileError(f"{path}: damaged, its checksum does not match.")
+            arrays[name] = mapped_array(file, head)
+    return arrays
 
 
-def _checksum(content: Any) -> str:
-    return f"{zlib.crc32(content):08x}"
+def _faults(folder: Path, header: Mapping[str, Any]) -> Any:
+    def fault(name: str | None, wrong: str) -> IndexFileError:
+        file = HEADER if name is None else header["arrays"][name]["file"]
+        return IndexFileError(f"{folder / file}: {wrong}.")
+
+    return fault

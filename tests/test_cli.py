@@ -626,6 +626,32 @@ def test_precompute_stores_columns_and_says_what_it_takes(files, tmp_path):
     assert [one.name for one in tmp_path.iterdir()] == ["index"]
 
 
+def test_build_leaves_a_folder_with_files_of_the_users_alone(files, tmp_path, monkeypatch):
+    shutil.copy(files.descriptors, tmp_path / "descriptors.npy")
+    (tmp_path / "labels.npy").write_bytes(b"mine")
+    monkeypatch.chdir(tmp_path)
+    assert_refused(run("build", "descriptors.npy", "."), "other files (descriptors.npy)")
+    assert {one.name for one in tmp_path.iterdir()} == {"descriptors.npy", "labels.npy"}
+
+
+@pytest.mark.parametrize("where", ["index.columns", "index"])
+def test_precompute_leaves_files_of_the_users_alone(files, tmp_path, where):
+    shutil.copytree(files.index, tmp_path / "index")
+    (tmp_path / where).mkdir(exist_ok=True)
+    (tmp_path / where / "ids.npy").write_bytes(b"mine")
+    assert_refused(run("precompute", tmp_path / "index", "--keep", 20), "other files (ids.npy)")
+    assert (tmp_path / where / "ids.npy").read_bytes() == b"mine"
+    assert run_json("info", tmp_path / "index")["stored_columns"] == 0
+
+
+def test_precompute_works_on_the_index_of_the_current_folder(files, tmp_path, monkeypatch):
+    shutil.copytree(files.index, tmp_path / "index")
+    monkeypatch.chdir(tmp_path / "index")
+    run_well("precompute", ".", "--keep", 20)
+    assert run_json("info", ".")["stored_columns"] == 20
+    assert [one.name for one in tmp_path.iterdir()] == ["index"]
+
+
 def test_plan_prints_a_table_and_names_the_best(files):
     told = run_json("plan", files.index, "--queries", 8, "-k", 10, "--target", 0.9)
     assert told["best"] in told["candidates"]

@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from hybrid_gpu.file_writing import replace_files
+from hybrid_gpu.file_writing import replace_files, reserve_space, write_synced
 
 
 def _contents(folder):
@@ -48,3 +48,22 @@ def test_files_take_their_places_in_order_and_only_when_all_are_whole(tmp_path, 
     monkeypatch.setattr("os.replace", watch)
     replace_files({tmp_path / "z.png": b"12", tmp_path / "a.html": b"123"})
     assert seen == [("z.png", [2, 3]), ("a.html", [2, 3])]
+
+
+def test_synced_file_takes_the_place_of_a_link_and_not_of_what_it_leads_to(tmp_path):
+    (tmp_path / "mine").write_bytes(b"mine")
+    (tmp_path / "file").symlink_to(tmp_path / "mine")
+    write_synced(tmp_path / "file", b"new")
+    assert _contents(tmp_path) == {"mine": b"mine", "file": b"new"}
+
+
+@pytest.mark.parametrize("fallocate", [True, False])
+def test_reserved_space_is_zeros_behind_what_is_there(tmp_path, monkeypatch, fallocate):
+    if not fallocate:
+        monkeypatch.delattr(os, "posix_fallocate", raising=False)
+    size = (1 << 20) + 5
+    with open(tmp_path / "file", "xb") as file:
+        file.write(b"head")
+        file.flush()
+        reserve_space(file, size)
+    assert _contents(tmp_path) == {"file": b"head" + bytes(size - 4)}

@@ -1,12 +1,18 @@
 import json
 import os
+import shutil
+import threading
+from pathlib import Path
 
 import numpy as np
 import pytest
 from conftest import clustered_vectors, two_cliques
 
 import hybrid_gpu as hg
-from hybrid_gpu import storage
+from hybrid_gpu import file_writing, storage
+from hybrid_gpu.folder_lock import LOCK, own_folder
+
+DATA = Path(__file__).parent / "data"
 
 
 @pytest.fixture
@@ -30,8 +36,63 @@ def small(tmp_path):
     return tmp_path / "small"
 
 
+@pytest.fixture
+def larger():
+    """Another index than the small one."""
+    return hg.build_index_from_graph(two_cliques(6), basis="eigen", rank=3)
+
+
 def array_file(folder, name):
     return next(folder.glob(f"{name}.*.npy"))
+
+
+def contents(folder):
+    """Everything below a folder: what files hold, where links lead."""
+    return {
+        str(one.relative_to(folder)): os.readlink(one)
+        if one.is_symlink()
+        else one.read_bytes()
+        if one.is_file()
+        else "a folder"
+        for one in sorted(folder.rglob("*"))
+    }
+
+
+def put_header(folder, header):
+    """A header with the checksum that it should have."""
+    header.pop("checksum", None)
+    header["checksum"] = storage._header_checksum(header)
+    (folder / "header.json").write_text(json.dumps(header))
+
+
+def edit_header(folder, change):
+    header = json.loads((folder / "header.json").read_text())
+    change(header)
+    put_header(folder, header)
+
+
+def put_array(folder, name, array):
+    """Another array in the place of one, with everything in the header as it should be."""
+    header = json.loads((folder / "header.json").read_text())
+    entry = header["arrays"][name]
+    file = folder / entry["file"]
+    file.unlink()
+    header["arrays"][name] = {"file": file.name, **storage.write_array(file, array)}
+    put_header(folder, header)
+
+
+def snapshots(monkeypatch, folder, target, moment):
+    """Copies of a folder at every call of a function: what a kill at that moment leaves behind."""
+    taken = []
+
+    def copy_first(*arguments, **options):
+        taken.append(folder.with_name(f"{folder.name}-{moment}-{len(taken)}"))
+        shutil.copytree(folder, taken[-1])
+        return original(*arguments, **options)
+
+    original = getattr(target, moment)
+    monkeypatch.setattr(target, moment, copy_first)
+    return taken
 
 
 def test_loading_changes_no_bit_of_the_answer(backend, index, queries, tmp_path):
@@ -71,7 +132,8 @@ def test_arrays_are_plain_files_that_numpy_reads(small):
     assert header["version"] == storage.VERSION
     for entry in header["arrays"].values():
         np.load(small / entry["file"], allow_pickle=False)
-    assert {one.suffix for one in small.iterdir()} == {".npy", ".json"}
+    named = {entry["file"] for entry in header["arrays"].values()}
+    assert {one.name for one in small.iterdir()} == named | {"header.json", LOCK}
 
 
 def test_big_arrays_are_mapped_not_copied(small):
@@ -94,45 +156,233 @@ def test_saving_again_replaces_the_index_and_leaves_no_old_file(small):
 
 
 @pytest.mark.parametrize("moment", ["array", "header"])
-def test_crash_during_a_save_leaves_the_old_index_whole(small, monkeypatch, moment):
-    before = sorted(one.name for one in small.iterdir())
+def test_interrupted_save_leaves_the_old_index_whole(small, larger, monkeypatch, moment):
+    before = contents(small)
 
-    def crash(*_):
+    def interrupt(*_):
         raise KeyboardInterrupt
 
     if moment == "array":
-        real, calls = storage._write_array, []
+        real, calls = storage.write_array, []
 
         def third_time_unlucky(path, array):
             calls.append(path)
-            return crash() if len(calls) == 3 else real(path, array)
+            return interrupt() if len(calls) == 3 else real(path, array)
 
-        monkeypatch.setattr(storage, "_write_array", third_time_unlucky)
+        monkeypatch.setattr(storage, "write_array", third_time_unlucky)
     else:
-        monkeypatch.setattr(os, "replace", crash)
+        monkeypatch.setattr(os, "replace", interrupt)
     with pytest.raises(KeyboardInterrupt):
-        hg.build_index_from_graph(two_cliques(6), basis="eigen", rank=3).save(small)
+        larger.save(small)
     monkeypatch.undo()
     assert hg.load_index(small).n == 8
-    assert sorted(one.name for one in small.iterdir()) == before
+    assert contents(small) == before
 
 
-def test_leftovers_of_a_killed_save_are_swept_up(small):
-    (small / "degrees.deadbeef.npy").write_bytes(b"half an arr")
-    (small / "header.json.deadbeef.tmp").write_bytes(b"{")
-    index = hg.load_index(small)
-    index.save(small)
-    assert not list(small.glob("*deadbeef*"))
+@pytest.mark.parametrize("moment", ["write_array", "write_synced", "sync_folder", "put_in_place"])
+def test_save_that_is_killed_leaves_the_old_index_and_nothing_for_long(
+    small, larger, monkeypatch, moment
+):
+    files = len(contents(small))
+    killed = snapshots(monkeypatch, small, storage, moment)
+    larger.save(small)
+    monkeypatch.undo()
+    assert killed
+    for folder in killed[::4]:
+        assert hg.load_index(folder).n == 8
+        # A second save that is killed at its first file finds the leftovers gone.
+        again = snapshots(monkeypatch, folder, storage, "write_array")
+        larger.save(folder)
+        monkeypatch.undo()
+        assert len(contents(again[0])) == files
+        assert hg.load_index(folder).n == 12
+        assert len(contents(folder)) == files
 
 
-def test_interrupted_first_save_is_no_index_and_can_be_repeated(tmp_path):
+def test_save_that_is_killed_between_the_header_and_the_old_files_is_the_new_index(
+    small, larger, monkeypatch
+):
+    files = len(contents(small))
+    taken = snapshots(monkeypatch, small, os, "unlink")
+    larger.save(small)
+    monkeypatch.undo()
+    killed = [folder for folder in taken if hg.load_index(folder).n == 12]
+    assert len(contents(killed[0])) == 2 * files - 2  # both indexes; one header, one lock
+    for folder in killed[::4]:
+        larger.save(folder)
+        assert len(contents(folder)) == files
+
+
+def test_first_save_that_is_killed_is_no_index_and_can_be_repeated(tmp_path, larger, monkeypatch):
+    killed = snapshots(monkeypatch, tmp_path / "new", storage, "write_array")
+    larger.save(tmp_path / "new")
+    monkeypatch.undo()
+    files = len(contents(tmp_path / "new"))
+    for folder in killed[::4]:
+        with pytest.raises(hg.IndexFileError, match="first save was interrupted"):
+            hg.load_index(folder)
+        larger.save(folder)
+        assert hg.load_index(folder).n == 12
+        assert len(contents(folder)) == files
+
+
+def test_new_names_are_on_disk_before_old_files_go(small, larger, monkeypatch):
+    events = []
+
+    def watch(owner, name):
+        original = getattr(owner, name)
+
+        def noted(*arguments):
+            events.append(name)
+            return original(*arguments)
+
+        monkeypatch.setattr(owner, name, noted)
+
+    watch(file_writing, "sync_folder")
+    monkeypatch.setattr(storage, "sync_folder", file_writing.sync_folder)
+    watch(os, "replace")
+    watch(os, "unlink")
+    larger.save(small)
+    replaced = events.index("replace")
+    assert events[replaced - 1] == "sync_folder"
+    assert events[replaced + 1] == "sync_folder"
+    assert "unlink" in events[replaced + 2 :]
+
+
+USERS_FILES = {
+    "descriptors.npy": b"the user's vectors",
+    "labels.npy": b"the user's labels",
+    "degrees.deadbeef.npy": b"an array of the user's, by chance called so",
+    "header.json.deadbeef.tmp": b"x",
+    "ids.npy": b"",
+    ".hidden": b"x",
+    "cat.jpg": b"x",
+    "folder/file": b"x",
+    "empty folder/": b"",
+}
+FOREIGN_HEADERS = [
+    b"",
+    b"{}",
+    b"[1]",
+    b'{"format": "hybrid-gpu index"}',
+    b'{"arrays": {}}',
+    b"\xff",
+]
+
+
+@pytest.mark.parametrize("beside", [False, True], ids=["alone", "beside an index"])
+@pytest.mark.parametrize("name", USERS_FILES)
+def test_folder_with_a_file_of_the_users_is_refused_and_left_alone(
+    tmp_path, small, larger, name, beside
+):
+    folder = small if beside else tmp_path / "mine"
+    (folder / name).parent.mkdir(exist_ok=True, parents=True)
+    if name.endswith("/"):
+        (folder / name).mkdir()
+    else:
+        (folder / name).write_bytes(USERS_FILES[name])
+    before = contents(folder)
+    with pytest.raises(hg.IndexFileError, match="other files"):
+        larger.save(folder)
+    with pytest.raises(hg.IndexFileError, match="other files"):
+        storage.check_target(folder)
+    assert contents(folder) == before
+
+
+@pytest.mark.parametrize("content", FOREIGN_HEADERS)
+def test_folder_with_another_header_is_refused_and_left_alone(tmp_path, larger, content):
+    (tmp_path / "header.json").write_bytes(content)
+    before = contents(tmp_path)
+    with pytest.raises(hg.IndexFileError, match=r"header\.json"):
+        larger.save(tmp_path)
+    assert contents(tmp_path) == before
+
+
+def test_header_cannot_make_a_save_remove_files_of_the_users(small, larger):
+    (small / "mine.npy").write_bytes(b"mine")
+    edit_header(small, lambda header: header["arrays"]["degrees"].update(file="mine.npy"))
+    with pytest.raises(hg.IndexFileError, match="list of arrays"):
+        larger.save(small)
+    assert (small / "mine.npy").read_bytes() == b"mine"
+
+
+def test_what_a_desktop_puts_into_every_folder_does_not_count(small, larger):
+    (small / ".DS_Store").write_bytes(b"x")
+    larger.save(small)
+    assert (small / ".DS_Store").read_bytes() == b"x"
+
+
+def test_second_thread_waits_until_the_first_has_saved(small, larger, monkeypatch):
+    others = []
+    real = storage.write_array
+
+    def meanwhile(path, array):
+        if not others:
+            others.append(threading.Thread(target=another.save, args=(small,)))
+            others[0].start()
+        return real(path, array)
+
+    another = hg.load_index(small)
+    monkeypatch.setattr(storage, "write_array", meanwhile)
+    larger.save(small)
+    others[0].join()
+    assert hg.load_index(small).n == 8
+    assert (
+        len(contents(small)) == len(json.loads((small / "header.json").read_text())["arrays"]) + 2
+    )
+
+
+def test_writer_that_has_waited_long_enough_is_told(small, larger, monkeypatch):
+    before = contents(small)
+    monkeypatch.setattr(storage, "_PATIENCE", 0.0)
+    with (
+        own_folder(small, storage._named_files, patience=0.0),
+        pytest.raises(hg.IndexFileError, match="another process or thread is writing"),
+    ):
+        larger.save(small)
+    assert contents(small) == before
+    larger.save(small)
+
+
+def test_reader_that_is_overtaken_by_a_save_reads_the_new_index(small, larger, monkeypatch):
+    real, saves = storage._read_header, []
+
+    def save_meanwhile(folder):
+        header = real(folder)
+        if not saves:
+            saves.append(larger)
+            larger.save(small)
+        return header
+
+    monkeypatch.setattr(storage, "_read_header", save_meanwhile)
+    assert hg.load_index(small).n == 12
+
+
+@pytest.mark.parametrize("name", ["eigen", "aggregates"])
+def test_index_of_version_1_gives_the_answers_of_a_new_one(name, tmp_path):
+    folder = tmp_path / name
+    shutil.copytree(DATA / f"version_1_{name}", folder)
+    assert json.loads((folder / "header.json").read_text())["version"] == 1
+    vectors = clustered_vectors(np.random.default_rng(77), n=24, d=4, clusters=3)
+    fresh = hg.build_index(vectors, neighbors=5, dtype="float64", backend="numpy")
+    queries = clustered_vectors(np.random.default_rng(79), n=3, d=4)
+    for verify in (True, False):
+        old = hg.load_index(folder, verify=verify)
+        one, other = (each.search(queries, k=9, rtol=1e-11) for each in (old, fresh))
+        np.testing.assert_allclose(one.scores, other.scores, atol=1e-9)
+        np.testing.assert_array_equal(one.ids, other.ids)
+    old.save(folder)
+    assert json.loads((folder / "header.json").read_text())["version"] == storage.VERSION
+    assert hg.load_index(folder).n == 24
+
+
+def test_bytes_in_another_order_are_noticed_in_version_1_too(tmp_path):
     folder = tmp_path / "index"
-    folder.mkdir()
-    (folder / "degrees.deadbeef.npy").write_bytes(b"half an arr")
-    with pytest.raises(hg.IndexFileError, match="first save was interrupted"):
+    shutil.copytree(DATA / "version_1_eigen", folder)
+    file = array_file(folder, "adjacency_data")
+    file.write_bytes(file.read_bytes().replace(b"'<f8'", b"'>f8'"))
+    with pytest.raises(hg.IndexFileError, match=f"{file.name}: damaged"):
         hg.load_index(folder)
-    hg.build_index_from_graph(two_cliques(4), rank=2).save(folder)
-    assert hg.load_index(folder).n == 8
 
 
 def test_truncated_array_is_named(small):
@@ -162,7 +412,7 @@ def test_every_flipped_byte_of_an_array_is_noticed(small, place):
 def test_checking_can_be_left_out_for_a_quick_start(small):
     file = array_file(small, "adjacency_data")
     content = bytearray(file.read_bytes())
-    content[-1] ^= 0x01
+    content[-4] ^= 0x01
     file.write_bytes(content)
     assert hg.load_index(small, verify=False).n == 8
 
@@ -181,6 +431,7 @@ def test_changed_parameter_in_the_header_is_noticed(small):
         ('{"format": "another library"}', "not a header of this library"),
         ("[1, 2]", "not a header of this library"),
         ('{"format": "hybrid-gpu index", "version": 999}', "format version 999.*Upgrade"),
+        ('{"format": "hybrid-gpu index", "version": 0}', "format version 0"),
         ('{"format": "hybrid-gpu index", "version": 1}', "checksum"),
     ],
 )
@@ -193,22 +444,219 @@ def test_foreign_damaged_and_newer_headers_are_refused(small, content, message):
 def test_pickled_array_is_never_unpickled(small):
     file = array_file(small, "components")
     np.save(file, np.array([{"a": 1}], dtype=object), allow_pickle=True)
-    header = json.loads((small / "header.json").read_text())
-    header["arrays"]["components"]["bytes"] = file.stat().st_size
-    body = {key: header[key] for key in ("parameters", "arrays")}
-    header["checksum"] = storage._checksum(storage._canonical(body))
-    (small / "header.json").write_text(json.dumps(header))
+    size = file.stat().st_size
+    edit_header(small, lambda header: header["arrays"]["components"].update(bytes=size))
     with pytest.raises(hg.IndexFileError, match="damaged"):
         hg.load_index(small)
 
 
-def test_parts_that_do_not_fit_together_are_refused(small):
-    header = json.loads((small / "header.json").read_text())
-    header["parameters"]["n"] = 5
-    body = {key: header[key] for key in ("parameters", "arrays")}
-    header["checksum"] = storage._checksum(storage._canonical(body))
-    (small / "header.json").write_text(json.dumps(header))
-    with pytest.raises(hg.IndexFileError, match="do not fit together"):
+def _deep(header):
+    header["parameters"]["more"] = json.loads("[" * 50 + "]" * 50)
+
+
+HEADER_EDITS = {
+    "n is another": lambda header: header["parameters"].update(n=5),
+    "n is text": lambda header: header["parameters"].update(n="8"),
+    "n is true": lambda header: header["parameters"].update(n=True),
+    "n is huge": lambda header: header["parameters"].update(n=10**200),
+    "n is not there": lambda header: header["parameters"].pop("n"),
+    "no parameters": lambda header: header.update(parameters=None),
+    "alpha of 1": lambda header: header["parameters"].update(alpha=1.0),
+    "alpha is text": lambda header: header["parameters"].update(alpha="0.9"),
+    "alpha is huge": lambda header: header["parameters"].update(alpha=10**400),
+    "gamma below 0": lambda header: header["parameters"].update(gamma=-3),
+    "unknown basis": lambda header: header["parameters"]["basis"].update(kind="new"),
+    "basis is a list": lambda header: header["parameters"].update(basis=[1]),
+    "another rank": lambda header: header["parameters"]["basis"].update(rank=1),
+    "no basis": lambda header: header["parameters"].pop("basis"),
+    "columns without columns": lambda header: header["parameters"].update(columns_alpha=0.5),
+    "no arrays": lambda header: header.update(arrays={}),
+    "arrays are a list": lambda header: header.update(arrays=[1]),
+    "an array too few": lambda header: header["arrays"].pop("order"),
+    "an array too much": lambda header: header["arrays"].update(
+        more={**header["arrays"]["order"], "file": "more.01234567.npy"}
+    ),
+    "a file elsewhere": lambda header: header["arrays"]["order"].update(file="../order.npy"),
+    "an absolute file": lambda header: header["arrays"]["order"].update(file="/dev/zero"),
+    "a file without a name": lambda header: header["arrays"]["order"].update(file=None),
+    "a shape of another": lambda header: header["arrays"]["order"].update(shape=[4, 2]),
+    "a dtype of another": lambda header: header["arrays"]["order"].update(dtype="<f8"),
+    "deep": _deep,
+}
+
+
+@pytest.mark.parametrize("verify", [True, False])
+@pytest.mark.parametrize("edit", HEADER_EDITS)
+def test_header_that_cannot_be_is_refused_although_its_checksum_is_right(small, edit, verify):
+    edit_header(small, HEADER_EDITS[edit])
+    shutil.copy(array_file(small, "order"), small / "more.01234567.npy")
+    with pytest.raises(hg.IndexFileError, match=str(small)):
+        hg.load_index(small, verify=verify)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        "[" * 100_000,
+        '{"a":' * 100_000,
+        '{"format": "hybrid-gpu index", "format": "hybrid-gpu index"}',
+        '{"format": NaN}',
+        '{"format": 1' + "0" * 5000 + "}",
+        " " * (1 << 21),
+        "\ud800",
+        "\0" * 50,
+    ],
+)
+def test_json_that_would_break_a_reader_is_refused(small, content):
+    (small / "header.json").write_text(content, errors="surrogatepass")
+    with pytest.raises(hg.IndexFileError, match=r"header\.json"):
+        hg.load_index(small)
+
+
+def test_name_that_stands_twice_in_a_header_is_refused(small):
+    header = (small / "header.json").read_text()
+    (small / "header.json").write_text(header.replace("{", '{"version": 9,', 1))
+    with pytest.raises(hg.IndexFileError, match="stands twice"):
+        hg.load_index(small)
+
+
+def _with(place, value):
+    def change(array):
+        array = array.copy()
+        array.reshape(-1)[place] = value
+        return array
+
+    return change
+
+
+ARRAY_EDITS = {
+    "pointer beyond the entries": ("adjacency_indptr", _with(3, 10**6)),
+    "negative pointer": ("adjacency_indptr", _with(3, -1)),
+    "first pointer": ("adjacency_indptr", _with(0, 1)),
+    "last pointer": ("adjacency_indptr", _with(-1, 5)),
+    "pointers that fall": ("adjacency_indptr", lambda array: array[[0, 2, 1, *range(3, 9)]]),
+    "too few pointers": ("adjacency_indptr", lambda array: array[:-1]),
+    "pointers of another kind": ("adjacency_indptr", lambda array: array.astype(np.float32)),
+    "column beyond": ("adjacency_indices", _with(3, 8)),
+    "negative column": ("adjacency_indices", _with(3, -1)),
+    "too few columns": ("adjacency_indices", lambda array: array[:-1]),
+    "columns of another kind": ("adjacency_indices", lambda array: array.astype(np.int64)),
+    "too few weights": ("adjacency_data", lambda array: array[:-1]),
+    "weights of another kind": ("adjacency_data", lambda array: array.astype(np.float64)),
+    "weights in two dimensions": ("adjacency_data", lambda array: array[:, None]),
+    "weight above 1": ("adjacency_data", _with(0, 1.5)),
+    "negative weight": ("adjacency_data", _with(0, -0.5)),
+    "weight that is no number": ("adjacency_data", _with(0, np.nan)),
+    "negative degree": ("degrees", _with(0, -1)),
+    "infinite degree": ("degrees", _with(0, np.inf)),
+    "degrees of integers": ("degrees", lambda array: array.astype(np.int32)),
+    "component beyond": ("components", _with(0, 10**6)),
+    "negative component": ("components", _with(0, -1)),
+    "item twice": ("order", lambda array: array[[0, 0, *range(2, 8)]]),
+    "item beyond": ("order", _with(0, 8)),
+    "negative item": ("order", _with(0, -1)),
+    "order of 32 bits": ("order", lambda array: array.astype(np.int32)),
+    "eigenvalue above 1": ("basis_eigenvalues", _with(0, 2)),
+    "eigenvalue too much": ("basis_eigenvalues", lambda array: np.append(array, array[:1])),
+    "vectors in another shape": ("basis_vectors", lambda array: array.reshape(2, 8)),
+    "vectors without scales": ("basis_vectors", lambda array: array.astype(np.int8)),
+}
+
+
+@pytest.mark.parametrize("verify", [True, False])
+@pytest.mark.parametrize("edit", ARRAY_EDITS)
+def test_array_that_cannot_be_is_refused_although_its_checksum_is_right(small, edit, verify):
+    name, change = ARRAY_EDITS[edit]
+    put_array(small, name, change(np.load(array_file(small, name))))
+    # Of a sparse matrix, any of its three arrays may be the one that does not fit the others.
+    with pytest.raises(hg.IndexFileError, match=rf"{name.split('_')[0]}\w*\.[0-9a-f]{{8}}\.npy: "):
+        hg.load_index(small, verify=verify)
+
+
+MORE_EDITS = {
+    "neighbor beyond": ("neighbor_ids", _with(0, 24)),
+    "neighbor below -1": ("neighbor_ids", _with(0, -2)),
+    "too few similarities": ("neighbor_similarities", lambda array: array[:, :-1]),
+    "group beyond": ("basis_vectors_indices", _with(0, 3)),
+    "item of a group beyond": ("basis_transposed_indices", _with(0, 24)),
+    "group of a neighbor beyond": ("basis_spread_indices", _with(0, 6)),
+    "coupling beyond": ("basis_coupling_indptr", _with(-1, 99)),
+    "more couplings than groups": ("basis_coupling_indptr", lambda array: np.zeros(9, np.int32)),
+    "no coupling": ("basis_coupling_indptr", lambda array: array[:0]),
+    "too many groups of their own": ("basis_alone", lambda array: np.ones((7, 1))),
+    "item in two groups": (
+        "basis_vectors_indptr",
+        lambda array: np.concatenate([[0], np.full(23, array[-1]), array[-1:]]).astype(np.int32),
+    ),
+}
+
+
+@pytest.mark.parametrize("verify", [True, False])
+@pytest.mark.parametrize("edit", MORE_EDITS)
+def test_list_or_group_that_cannot_be_is_refused(tmp_path, edit, verify):
+    folder = tmp_path / "index"
+    hg.load_index(DATA / "version_1_aggregates").save(folder)
+    name, change = MORE_EDITS[edit]
+    put_array(folder, name, change(np.load(array_file(folder, name))))
+    with pytest.raises(hg.IndexFileError, match=f"{name.rsplit('_', 1)[0]}.*: "):
+        hg.load_index(folder, verify=verify)
+
+
+LARGE_EDITS = {
+    "descriptor that is no number": ("descriptors", _with(5, np.nan)),
+    "descriptor far from unit length": ("descriptors", _with(5, 1e30)),
+    "similarity that is no number": ("neighbor_similarities", _with(5, np.nan)),
+    "column beyond": ("column_ids", _with(5, 24)),
+    "score that is no number": ("column_scores", _with(5, np.inf)),
+}
+
+
+@pytest.mark.parametrize("edit", LARGE_EDITS)
+def test_values_of_large_arrays_are_looked_at_if_asked(tmp_path, edit):
+    folder = tmp_path / "index"
+    hg.load_index(DATA / "version_1_eigen").save(folder)
+    name, change = LARGE_EDITS[edit]
+    put_array(folder, name, change(np.load(array_file(folder, name))))
+    assert hg.load_index(folder, verify=False).n == 24
+    with pytest.raises(hg.IndexFileError, match=f"{name}.*out of range"):
+        hg.load_index(folder)
+
+
+def test_column_that_names_no_item_is_skipped_where_nothing_was_verified(backend, tmp_path):
+    folder = tmp_path / "index"
+    hg.load_index(DATA / "version_1_eigen").save(folder)
+    good = hg.load_index(folder, backend=backend).search_items([3], k=5, method="precomputed")
+    columns = np.load(array_file(folder, "column_ids"))
+    columns[7] = 2**31 - 1
+    put_array(folder, "column_ids", columns)
+    index = hg.load_index(folder, verify=False, backend=backend)
+    np.testing.assert_array_equal(
+        index.search_items([3], k=5, method="precomputed").scores, good.scores
+    )
+    assert np.all(index.search_items([7], k=5, method="precomputed").scores == 0)
+
+
+def test_arrays_behind_links_are_read(small, tmp_path):
+    # As caches of downloaded models keep their files.
+    for file in small.glob("*.npy"):
+        shutil.move(file, tmp_path / file.name)
+        file.symlink_to(tmp_path / file.name)
+    assert hg.load_index(small).n == 8
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="pipes with names are a thing of Unix")
+def test_pipe_in_the_place_of_a_file_does_not_stop_a_reader(small):
+    for name in (array_file(small, "order").name, "header.json"):
+        (small / name).unlink()
+        os.mkfifo(small / name)
+        with pytest.raises(hg.IndexFileError, match=f"{name}: not a plain file"):
+            hg.load_index(small)
+
+
+def test_version_is_covered_by_the_checksum(small):
+    header = (small / "header.json").read_text()
+    (small / "header.json").write_text(header.replace('"version": 2', '"version": 1'))
+    with pytest.raises(hg.IndexFileError, match="checksum"):
         hg.load_index(small)
 
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import importlib.metadata
+import os
 import platform
-import shutil
 import time
 from dataclasses import asdict
 from pathlib import Path
@@ -32,7 +32,11 @@ from hybrid_gpu.datasets import load_array
 from hybrid_gpu.expansion import Expansion, augment_database
 from hybrid_gpu.index import DiffusionIndex
 from hybrid_gpu.plan import plan as make_plan
-from hybrid_gpu.precompute import estimate_precompute
+from hybrid_gpu.precompute import (
+    check_columns_folder,
+    estimate_precompute,
+    remove_columns,
+)
 from hybrid_gpu.storage import check_target, load_index
 
 _OPTIONAL_PACKAGES = ("faiss-cpu", "faiss-gpu", "cupy-cuda12x", "matplotlib")
@@ -109,9 +113,11 @@ def precompute(
 
     An interrupted run goes on where it was when it is called again.
     """
-    work = index.with_name(index.name + ".columns")
+    work = Path(f"{os.path.abspath(index)}.columns")  # a name, even if the index is '.'
     with progress_bars() as progress:
         opened = open_index(index, backend, progress)
+        check_target(index)
+        check_columns_folder(work)
         expected = estimate_precompute(opened, keep=keep, rtol=rtol, batch=batch)
         if not as_json:
             typer.echo(
@@ -124,7 +130,7 @@ def precompute(
         )
         progress("saving", 0, 1)
         stored.save(index)
-    shutil.rmtree(work)
+    remove_columns(work)
     seconds = time.perf_counter() - start
     if as_json:
         print_json(index=str(index), seconds=seconds, **_describe(stored))

@@ -1,0 +1,297 @@
+"""A folder that one writer at a time fills, and that knows which of its files are its own.
+
+The folder holds one small file more, ``.hybrid-gpu.lock``. Whoever writes holds a lock on it, which
+the system takes back when the process dies. The file is empty, or lists *marks*: eight hex digits
+that stand in the names of all files of one save. A mark is on the list, and the list on disk,
+before the first file with it is made and before the first one is thrown away. So what a killed
+writer leaves behind is known for certain, and the next one removes it; a file that is neither
+named by the folder's own header nor marked so is somebody else's, and never touched.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import re
+import secrets
+import stat
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TypeAlias
+
+from hybrid_gpu.errors import IndexFileError
+from hybrid_gpu.file_writing import sync_folder
+
+if sys.platform == "win32":
+    import msvcrt
+else:
+    import fcntl
+
+LOCK = ".hybrid-gpu.lock"
+NamedFiles: TypeAlias = Callable[[Path], frozenset[str]]
+"""The files that a folder's own header names, itself among them; an error if it is not ours."""
+
+_MARKED = re.compile(r"[a-z_.]+\.([0-9a-f]{8})\.(?:npy|tmp)")
+_LIST = re.compile(rb"[0-9a-f\n\0]*")  # A power cut can leave zeros in the place of a mark.
+_LONGEST_LIST = 1 << 20
+# What desktops put into any folder, and what NFS makes of a file that was removed while in use.
+_OF_THE_SYSTEM = re.compile(r"\.DS_Store|Thumbs\.db|desktop\.ini|\.nfs[0-9a-f]+")
+_SECONDS_BETWEEN_TRIES = 0.02
+# Windows locks bytes of a file: one that is never written.
+_LOCKED_BYTE = 1 << 30
+_NO_FOLLOW = getattr(os, "O_NOFOLLOW", 0)
+_BINARY = getattr(os, "O_BINARY", 0)
+
+# Descriptors that are, or shall be, locked by this process.
+_held: set[int] = set()
+
+
+class OwnFolder:
+    """A folder that this writer alone may change, until the ``with`` block ends."""
+
+    def __init__(self, path: Path, named: NamedFiles, descriptor: int) -> None:
+        self.path = path
+        self._named = named
+        self._descriptor = descriptor
+
+    def begin(self) -> str:
+        """A new mark for the files to come, after what killed writers left is removed.
+
+        Files that the header names now are listed too, for the time when it no longer does.
+        """
+        self.sweep()
+        names = os.listdir(self.path)
+        mark = secrets.token_hex(4)
+        while any(mark in name for name in names):
+            mark = secrets.token_hex(4)
+        self.list_marks(mark, *_marks_of(self._named(self.path)))
+        return mark
+
+    def list_marks(self, *marks: str) -> None:
+        """Put marks on the list, on disk."""
+        content = "".join(f"{mark}\n" for mark in marks).encode()
+        # On a line of its own, whatever a torn write left at the end.
+        os.lseek(self._descriptor, 0, os.SEEK_END)
+        written = os.write(self._descriptor, b"\n" + content)
+        if written != len(content) + 1:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self.path / LOCK))
+        os.fsync(self._descriptor)
+        sync_folder(self.path)
+
+    def sweep(self) -> None:
+        """Remove every file with a listed mark that the header does not name."""
+        marks, named = _listed(self.path), self._named(self.path)
+        left = False
+        for name in os.listdir(self.path):
+            if name in named or not _marks_of([name]) & marks:
+                continue
+            try:
+                os.unlink(self.path / name)
+            except OSError:  # Windows removes no file that a reader has mapped: the next save will.
+                left = True
+        if marks and not left:
+            # The list must not be shorter on disk than the names.
+            sync_folder(self.path)
+            os.ftruncate(self._descriptor, 0)
+
+    def dissolve(self) -> None:
+        """Remove the files that the header names, and the folder if nobody else put anything in."""
+        self.sweep()
+        named = self._named(self.path)
+        self.list_marks(*_marks_of(named))
+        # The header first: without it, the others are leftovers with a listed mark.
+        for name in sorted(named, key=lambda name: bool(_marks_of([name]))):
+            (self.path / name).unlink(missing_ok=True)
+        with contextlib.suppress(OSError):  # not empty; or Windows, where the lock file is in use
+            if set(os.listdir(self.path)) == {LOCK}:
+                os.unlink(self.path / LOCK)
+                self.path.rmdir()
+
+
+@contextmanager
+def own_folder(path: Path, named: NamedFiles, *, patience: float) -> Iterator[OwnFolder]:
+    """Lock a folder for writing; make it if it is not there.
+
+    Parameters
+    ----------
+    named
+        Tells which files the folder's own header names.
+    patience
+        Seconds to wait for another writer.
+
+    Raises
+    ------
+    IndexFileError
+        If the folder holds anything that is not its own, if another process is still writing to it
+        after that time, or if its file system has no locks. Nothing has changed then.
+    """
+    if not (path / LOCK).exists():  # not even a lock file goes into somebody else's folder
+        refuse_strangers(path, named)
+    new = not path.is_dir()
+    path.mkdir(parents=True, exist_ok=True)
+    if new:
+        sync_folder(path.absolute().parent)
+    descriptor = _locked(path, time.monotonic() + patience)
+    try:
+        refuse_strangers(path, named)
+        yield OwnFolder(path, named, descriptor)
+    finally:
+        _release(descriptor)
+
+
+def refuse_strangers(path: Path, named: NamedFiles) -> None:
+    """Raise ``IndexFileError`` unless a folder is missing, empty, or holds its own files only."""
+    if not path.is_dir():
+        if os.path.lexists(path):
+            what = "a file" if path.is_file() else "not a folder"
+            raise IndexFileError(f"{path}: an index is a folder, and this is {what}.")
+        return
+    strangers = _strangers(path, named)
+    # While another process saves, its names come and go: a stranger is what stays.
+    strangers = strangers and strangers & _strangers(path, named)
+    if strangers:
+        raise IndexFileError(
+            f"{path}: the folder holds other files ({min(strangers)}); choose an empty or new one, "
+            "or move them away. Nothing was changed."
+        )
+
+
+def _strangers(path: Path, named: NamedFiles) -> set[str]:
+    # In this order: a writer lists its marks before it makes files, and files before the header.
+    present = set(os.listdir(path))
+    marks = _listed(path) if LOCK in present else set()
+    own = named(path) | {LOCK}
+    return {
+        name
+        for name in present - own
+        if not _OF_THE_SYSTEM.fullmatch(name) and not _marks_of([name]) & marks
+    }
+
+
+def _marks_of(names: Iterable[str]) -> set[str]:
+    found = (_MARKED.fullmatch(name) for name in names)
+    return {one[1] for one in found if one}
+
+
+def _listed(path: Path) -> set[str]:
+    """The marks on the list."""
+    try:
+        descriptor = _open(path / LOCK, os.O_RDONLY)
+    except FileNotFoundError:  # another process has just dissolved the folder
+        return set()
+    try:
+        content = os.read(descriptor, _LONGEST_LIST + 1)
+    finally:
+        os.close(descriptor)
+    if len(content) > _LONGEST_LIST or not _LIST.fullmatch(content):
+        raise IndexFileError(
+            f"{path / LOCK}: not a lock file of this library. Choose another folder, or move the "
+            "file away. Nothing was changed."
+        )
+    lines = content.decode("ascii").split("\n")
+    return {line for line in lines if len(line) == 8 and "\0" not in line}
+
+
+def _open(path: Path, flags: int) -> int:
+    """A descriptor of a plain file; a link is not followed."""
+    try:
+        # Without O_NONBLOCK, opening a pipe would wait for somebody at its other end.
+        waiting = getattr(os, "O_NONBLOCK", 0)
+        descriptor = os.open(path, flags | _NO_FOLLOW | _BINARY | waiting, 0o666)
+    except OSError as fault:
+        if fault.errno in (errno.ELOOP, errno.EISDIR, errno.ENXIO):
+            raise IndexFileError(f"{path}: not a plain file. Nothing was changed.") from fault
+        raise
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode) or (not _NO_FOLLOW and path.is_symlink()):
+        os.close(descriptor)
+        raise IndexFileError(f"{path}: not a plain file. Nothing was changed.")
+    return descriptor
+
+
+def _locked(path: Path, deadline: float) -> int:
+    """A descriptor of the folder's lock file, with the lock on it."""
+    while True:
+        descriptor = _open(path / LOCK, os.O_RDWR | os.O_CREAT)
+        _held.add(descriptor)
+        try:
+            if _try_lock(descriptor) and _is_at(descriptor, path / LOCK):
+                return descriptor
+        except OSError as fault:
+            _release(descriptor)
+            raise IndexFileError(
+                f"{path}: the file system has no locks ({fault.strerror}), so that two writers "
+                "could not be told apart. Save to a local disk and copy the folder."
+            ) from fault
+        except BaseException:
+            _release(descriptor)
+            raise
+        _release(descriptor)
+        if time.monotonic() >= deadline:
+            raise IndexFileError(
+                f"{path}: another process or thread is writing to the folder. Try again when it is "
+                "done, or choose another folder."
+            )
+        time.sleep(_SECONDS_BETWEEN_TRIES)
+
+
+def _is_at(descriptor: int, path: Path) -> bool:
+    """Whether the file is still the one of that name, and not one that was removed meanwhile."""
+    try:
+        return os.path.samestat(os.fstat(descriptor), os.lstat(path))
+    except FileNotFoundError:
+        return False
+
+
+def _release(descriptor: int) -> None:
+    if descriptor not in _held:  # a fork of the process that has the lock
+        return
+    _held.discard(descriptor)
+    # Not left to close(): a child that was forked meanwhile may still have the file open.
+    with contextlib.suppress(OSError):
+        _unlock(descriptor)
+    os.close(descriptor)
+
+
+def _forget() -> None:
+    """In a forked child: let go of the parent's files, or their locks would outlive the parent."""
+    for descriptor in _held:
+        with contextlib.suppress(OSError):
+            os.close(descriptor)
+    _held.clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget)
+
+if sys.platform == "win32":  # follows the documentation; untested
+
+    def _try_lock(descriptor: int) -> bool:
+        os.lseek(descriptor, _LOCKED_BYTE, os.SEEK_SET)
+        try:
+            msvcrt.locking(descriptor, msvcrt.LK_NBLCK, 1)
+        except OSError as fault:
+            if fault.errno in (errno.EACCES, errno.EDEADLK):
+                return False
+            raise
+        return True
+
+    def _unlock(descriptor: int) -> None:
+        os.lseek(descriptor, _LOCKED_BYTE, os.SEEK_SET)
+        msvcrt.locking(descriptor, msvcrt.LK_UNLCK, 1)
+
+else:
+
+    def _try_lock(descriptor: int) -> bool:
+        # flock, not lockf: it keeps threads of one process apart too.
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        return True
+
+    def _unlock(descriptor: int) -> None:
+        fcntl.flock(descriptor, fcntl.LOCK_UN)

@@ -1,0 +1,256 @@
+"""What the parts of an index file must be before native code may read them.
+
+Sparse products, gathers and sorts take their indices on trust: one that is out of range reads
+foreign memory. So every index is looked at here, once, when a file is opened: kinds and shapes of
+all arrays, the pointers and the column numbers of every sparse matrix, permutations and labels,
+and the values that the graph and the small matrices of a basis can have. What is consistent in
+itself but was not made by this library cannot be told from an index.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from hybrid_gpu.backends.protocol import HostArray
+from hybrid_gpu.errors import IndexFileError
+from hybrid_gpu.validation import check_alpha, check_count, check_number, check_positive
+
+Fault: TypeAlias = Callable[[str | None, str], IndexFileError]
+"""Makes the error for a part (None: the header) and what is wrong with it."""
+
+_FLOATS = ("<f4", "<f8")
+_INTEGERS = ("<i4", "<i8")
+# Weights, cosines and eigenvalues of float32 may lie so far beyond what they can be in theory.
+_SLACK = 1e-2
+# Numbers beyond this are not even printed by Python when they have thousands of digits.
+_MOST_ITEMS = 1 << 48
+_LARGEST = float(np.finfo(np.float64).max)
+_MATRIX = ("data", "indices", "indptr")
+_SPARSE_KINDS = ("aggregates", "sparse eigenvectors", "given, sparse")
+_KINDS = ("eigenvectors", *_SPARSE_KINDS, "given, dense")
+
+
+def array_names(parameters: Mapping[str, Any]) -> tuple[frozenset[str], frozenset[str]]:
+    """The arrays that an index of such parameters must have, and those that it may have."""
+    needed = {f"adjacency_{part}" for part in _MATRIX} | {"degrees", "order", "components"}
+    optional = {"descriptors", "neighbor_ids", "neighbor_similarities"}
+    if "columns_alpha" in parameters:
+        needed |= {"column_ids", "column_scores"}
+    kind = (parameters.get("basis") or {}).get("kind")
+    if kind == "eigenvectors":
+        needed |= {"basis_eigenvalues", "basis_vectors", "basis_residuals"}
+        optional |= {"basis_scales"}
+    elif kind is not None:
+        needed |= {"basis_alone"}
+        sparse = [] if kind == "given, dense" else ["vectors", "transposed"]
+        if kind == "aggregates":
+            sparse += ["coupling"]
+            # Indexes of the first days have none, and are searched a little slower.
+            optional |= {f"basis_spread_{part}" for part in _MATRIX}
+        else:
+            needed |= {"basis_gram", "basis_coupling"}
+        if kind == "given, dense":
+            needed |= {"basis_vectors"}
+        needed |= {f"basis_{name}_{part}" for name in sparse for part in _MATRIX}
+    return frozenset(needed), frozenset(optional)
+
+
+def check_parameters(parameters: Any, fault: Fault) -> None:
+    """Refuse parameters that no index has."""
+    try:
+        _check_told(parameters)
+    except (KeyError, TypeError, ValueError, OverflowError) as wrong:
+        reason = f"{wrong} is missing" if isinstance(wrong, KeyError) else str(wrong)
+        raise fault(None, f"damaged, its parameters are not those of an index: {reason}") from wrong
+
+
+def _check_told(parameters: Any) -> None:
+    check_count(_object(parameters, "parameters")["n"], "n", high=_MOST_ITEMS)
+    check_alpha(parameters["alpha"])
+    check_positive(parameters["gamma"], "gamma")
+    if "columns_alpha" in parameters:
+        check_alpha(parameters["columns_alpha"])
+    grouping = parameters.get("grouping")
+    if grouping is not None:
+        check_count(_object(grouping, "grouping")["items"], "items", low=0, high=_MOST_ITEMS)
+        check_count(grouping["changed"], "changed", low=0, high=_MOST_ITEMS)
+        if grouping["share"] is not None:
+            check_positive(grouping["share"], "share")
+    basis = parameters.get("basis")
+    if basis is None:
+        return
+    if _object(basis, "basis")["kind"] not in _KINDS:
+        raise ValueError(f"basis must be one of {', '.join(_KINDS)}; got {basis['kind']!r}.")
+    check_count(basis["rank"], "rank", low=0, high=_MOST_ITEMS)
+    if basis["kind"] == "eigenvectors":
+        check_count(basis["items"], "items", low=0, high=parameters["n"])
+        check_number(basis["orthogonality"], "orthogonality")
+        if basis["missed"] is not None:
+            check_number(basis["missed"], "missed")
+
+
+def _object(value: Any, what: str) -> Mapping[str, Any]:
+    if not isinstance(value, dict):
+        raise TypeError(f"{what} must be an object; got {type(value).__name__}.")
+    return value
+
+
+def check_arrays(
+    arrays: Mapping[str, HostArray], parameters: Mapping[str, Any], verify: bool, fault: Fault
+) -> None:
+    """Refuse arrays that are not those of an index with these parameters.
+
+    Without ``verify``, the values of the large arrays are not looked at: descriptors, dense
+    eigenvectors, similarities of lists, and stored columns. None of them is ever used as an index
+    unchecked.
+    """
+    needed, optional = array_names(parameters)
+    for name in sorted(needed ^ arrays.keys()):
+        if name in needed:
+            raise fault(None, f"the parts of the index do not fit together: no array {name}")
+        if name not in optional:
+            raise fault(None, f"the parts of the index do not fit together: {name} is too much")
+    checks = _Checks(arrays, verify, fault)
+    n = parameters["n"]
+    checks.shape("degrees", _FLOATS, (n,))
+    floats = (arrays["degrees"].dtype.str,)
+    checks.values("degrees", 0, _LARGEST)
+    checks.matrix("adjacency", floats, (n, n))
+    checks.values("adjacency_data", 0, 1 + _SLACK)
+    checks.shape("order", ("<i8",), (n,))
+    checks.permutation("order")
+    checks.shape("components", ("<i4",), (n,))
+    checks.values("components", 0, n - 1)
+    _check_lists(checks, n, floats)
+    basis = parameters.get("basis")
+    if basis is not None:
+        check = _check_eigenvectors if basis["kind"] == "eigenvectors" else _check_vectors
+        check(checks, n, basis["rank"], basis["kind"], floats)
+
+
+def _check_lists(checks: _Checks, n: int, floats: tuple[str, ...]) -> None:
+    arrays = checks.arrays
+    if "descriptors" in arrays:
+        checks.shape("descriptors", floats, (n, None))
+        checks.large_values("descriptors", -1 - _SLACK, 1 + _SLACK)
+    if ("neighbor_ids" in arrays) != ("neighbor_similarities" in arrays):
+        raise checks.fault(None, "the parts of the index do not fit together: half of its lists")
+    if "neighbor_ids" in arrays:
+        checks.shape("neighbor_ids", _INTEGERS, (n, None))
+        checks.shape("neighbor_similarities", _FLOATS, arrays["neighbor_ids"].shape)
+        # Not only with verify: add and remove use them as indices.
+        checks.values("neighbor_ids", -1, n - 1)
+        checks.large_values("neighbor_similarities", -_LARGEST, _LARGEST)
+    if "column_ids" in arrays:
+        checks.shape("column_ids", _INTEGERS, (n, None))
+        checks.shape("column_scores", floats, arrays["column_ids"].shape)
+        checks.large_values("column_ids", -1, n - 1)
+        checks.large_values("column_scores", -_LARGEST, _LARGEST)
+
+
+def _check_eigenvectors(
+    checks: _Checks, n: int, rank: int, kind: str, floats: tuple[str, ...]
+) -> None:
+    checks.shape("basis_eigenvalues", floats, (rank,))
+    checks.values("basis_eigenvalues", -1 - _SLACK, 1 + _SLACK)
+    checks.shape("basis_residuals", _FLOATS, (rank,))
+    checks.values("basis_residuals", 0, _LARGEST)
+    checks.shape("basis_vectors", (*floats, "<f2", "|i1"), (n, rank))
+    short = checks.arrays["basis_vectors"].dtype.kind == "i"
+    if short != ("basis_scales" in checks.arrays):
+        raise checks.fault("basis_vectors", "damaged, its dtype does not fit the scales")
+    if short:
+        checks.shape("basis_scales", floats, (rank,))
+        checks.values("basis_scales", 0, 1)
+    else:
+        checks.large_values("basis_vectors", -1 - _SLACK, 1 + _SLACK)
+
+
+def _check_vectors(checks: _Checks, n: int, rank: int, kind: str, floats: tuple[str, ...]) -> None:
+    coupled = rank
+    if kind == "aggregates":
+        coupled = len(checks.arrays["basis_coupling_indptr"]) - 1
+        if not 0 <= coupled <= rank:
+            raise checks.fault("basis_coupling_indptr", f"damaged, {coupled} of {rank} groups")
+        checks.matrix("basis_coupling", floats, (coupled, coupled))
+        if "basis_spread_data" in checks.arrays:
+            checks.matrix("basis_spread", floats, (n, 2 * rank))
+    else:
+        for name in ("basis_gram", "basis_coupling"):
+            checks.shape(name, floats, (rank, rank))
+            checks.values(name, -_LARGEST, _LARGEST)
+    if kind in _SPARSE_KINDS:
+        checks.matrix("basis_vectors", floats, (n, rank))
+        checks.matrix("basis_transposed", floats, (rank, n))
+        several = np.diff(checks.arrays["basis_vectors_indptr"]) > 1
+        if kind == "aggregates" and np.any(several):
+            raise checks.fault("basis_vectors_indptr", "damaged, an item is in several groups")
+    else:
+        checks.shape("basis_vectors", floats, (n, rank))
+        checks.large_values("basis_vectors", -_LARGEST, _LARGEST)
+    checks.shape("basis_alone", floats, (rank - coupled, 1))
+    checks.values("basis_alone", -_LARGEST, _LARGEST)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Checks:
+    """The checks of single arrays, each an error that names the array."""
+
+    arrays: Mapping[str, HostArray]
+    verify: bool
+    fault: Fault
+
+    def shape(self, name: str, dtypes: tuple[str, ...], shape: tuple[int | None, ...]) -> None:
+        """Dtype and shape; None is any number but 0."""
+        array = self.arrays[name]
+        fits = len(array.shape) == len(shape) and all(
+            got == told or (told is None and got > 0)
+            for got, told in zip(array.shape, shape, strict=True)
+        )
+        if not fits or array.dtype.str not in dtypes:
+            expected = ", ".join("any" if size is None else str(size) for size in shape)
+            raise self.fault(
+                name,
+                f"does not fit together with the header: {array.dtype.str} of shape {array.shape} "
+                f"where {' or '.join(dtypes)} of shape ({expected}) belongs",
+            )
+
+    def values(self, name: str, low: float, high: float) -> None:
+        """Everything between two bounds, both included; NaN is not between any."""
+        array = self.arrays[name]
+        if array.size == 0:
+            return
+        with np.errstate(invalid="ignore"):
+            smallest, largest = array.min().item(), array.max().item()
+        if not (low <= smallest and largest <= high):
+            raise self.fault(name, f"damaged, values from {smallest} to {largest}, out of range")
+
+    def large_values(self, name: str, low: float, high: float) -> None:
+        if self.verify:
+            self.values(name, low, high)
+
+    def permutation(self, name: str) -> None:
+        array = self.arrays[name]
+        self.values(name, 0, array.size - 1)
+        if np.bincount(array, minlength=array.size).max() != 1:
+            raise self.fault(name, "damaged, an item stands at two places")
+
+    def matrix(self, name: str, dtypes: tuple[str, ...], shape: tuple[int, int]) -> None:
+        """A sparse matrix whose pointers and column numbers stay inside of it."""
+        data, indices, indptr = (f"{name}_{part}" for part in _MATRIX)
+        for part in (data, indices, indptr):
+            if part not in self.arrays:
+                raise self.fault(None, f"the parts of the index do not fit together: no {part}")
+        entries = self.arrays[data].size
+        self.shape(data, dtypes, (entries,))
+        self.shape(indptr, _INTEGERS, (shape[0] + 1,))
+        self.shape(indices, (self.arrays[indptr].dtype.str,), (entries,))
+        pointers = self.arrays[indptr]
+        if pointers[0] != 0 or pointers[-1] != entries or np.any(pointers[1:] < pointers[:-1]):
+            raise self.fault(indptr, f"damaged, it does not divide {entries} entries into rows")
+        self.values(indices, 0, shape[1] - 1)
+        self.values(data, -_LARGEST, _LARGEST)

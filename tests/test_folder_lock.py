@@ -1,0 +1,187 @@
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+
+import hybrid_gpu as hg
+from hybrid_gpu import folder_lock
+from hybrid_gpu.folder_lock import LOCK, own_folder
+
+MARKED = "array.{}.npy"
+
+
+def nothing(folder):
+    return frozenset()
+
+
+def own(folder, named=nothing, patience=0.0):
+    return own_folder(folder, named, patience=patience)
+
+
+def names(folder):
+    return {one.name for one in folder.iterdir()}
+
+
+def test_folder_is_made_and_holds_a_lock_file(tmp_path):
+    with own(tmp_path / "a" / "b") as folder:
+        assert folder.path.is_dir()
+    assert (tmp_path / "a" / "b" / LOCK).read_bytes() == b""
+
+
+def test_files_of_an_unfinished_save_are_removed_by_the_next_one(tmp_path):
+    with own(tmp_path) as folder:
+        mark = folder.begin()
+        (tmp_path / MARKED.format(mark)).write_bytes(b"half")
+        (tmp_path / f"header.json.{mark}.tmp").write_bytes(b"half")
+    with own(tmp_path) as folder:
+        assert folder.begin() != mark
+        assert names(tmp_path) == {LOCK}
+
+
+def test_files_that_the_header_names_stay_until_it_no_longer_does(tmp_path):
+    with own(tmp_path) as folder:
+        old = MARKED.format(folder.begin())
+        (tmp_path / old).write_bytes(b"old")
+
+    def named(_):
+        return frozenset({old})
+
+    with own(tmp_path, named) as folder:
+        folder.begin()
+        folder.sweep()
+        assert old in names(tmp_path)
+        assert (tmp_path / LOCK).read_bytes() == b""
+        folder.begin()
+    # The header is gone, as after a save that was killed between its header and the old files.
+    with own(tmp_path) as folder:
+        folder.sweep()
+        assert names(tmp_path) == {LOCK}
+
+
+def test_file_that_cannot_be_removed_yet_is_remembered(tmp_path, monkeypatch):
+    with own(tmp_path) as folder:
+        file = tmp_path / MARKED.format(folder.begin())
+        file.write_bytes(b"mapped by a reader")
+
+        def refuse(path):
+            raise PermissionError
+
+        monkeypatch.setattr(os, "unlink", refuse)
+        folder.sweep()
+        monkeypatch.undo()
+        assert file.exists()
+        folder.sweep()
+        assert names(tmp_path) == {LOCK}
+
+
+def test_torn_list_of_marks_is_read_as_far_as_it_goes(tmp_path):
+    (tmp_path / LOCK).write_bytes(b"\n01234567\n89a\0\0")
+    (tmp_path / MARKED.format("01234567")).write_bytes(b"ours")
+    with own(tmp_path) as folder:
+        file = tmp_path / MARKED.format(folder.begin())
+        file.write_bytes(b"half")
+        assert names(tmp_path) == {LOCK, file.name}
+        folder.sweep()
+    assert names(tmp_path) == {LOCK}
+
+
+@pytest.mark.parametrize("content", [b"the user's own", b"a" * (1 << 21)])
+def test_lock_file_of_somebody_else_is_left_alone(tmp_path, content):
+    (tmp_path / LOCK).write_bytes(content)
+    with pytest.raises(hg.IndexFileError, match="not a lock file of this library"), own(tmp_path):
+        pass
+    assert (tmp_path / LOCK).read_bytes() == content
+
+
+@pytest.mark.parametrize("there", [True, False])
+def test_link_in_the_place_of_the_lock_file_is_not_followed(tmp_path, there):
+    target = tmp_path / "mine"
+    if there:
+        target.write_bytes(b"")
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "folder" / LOCK).symlink_to(target)
+    with pytest.raises(hg.IndexFileError, match="not a plain file"), own(tmp_path / "folder"):
+        pass
+    assert target.exists() == there
+
+
+def test_lock_of_a_folder_that_was_removed_meanwhile_is_not_taken_for_the_new_ones(tmp_path):
+    with own(tmp_path / "folder") as folder:
+        folder.dissolve()
+        assert not (tmp_path / "folder").exists()
+        with own(tmp_path / "folder") as another:
+            assert another.begin()
+
+
+def test_lock_file_that_is_removed_while_its_lock_is_taken_is_made_anew(tmp_path, monkeypatch):
+    real, removed = folder_lock._try_lock, []
+
+    def remove_once(descriptor):
+        taken = real(descriptor)
+        if not removed:
+            removed.append(tmp_path / LOCK)
+            removed[0].unlink()
+        return taken
+
+    monkeypatch.setattr(folder_lock, "_try_lock", remove_once)
+    with own(tmp_path, patience=60.0):
+        assert removed[0].exists()
+
+
+def test_dissolving_removes_named_files_and_leaves_those_of_others(tmp_path):
+    def named(path):
+        return frozenset({"state", *(one for one in names(path) if one.startswith("array."))})
+
+    with own(tmp_path / "folder", named) as folder:
+        (folder.path / MARKED.format(folder.begin())).write_bytes(b"x")
+        (folder.path / "state").write_bytes(b"x")
+        (folder.path / "mine").write_bytes(b"mine")
+        folder.dissolve()
+        assert names(folder.path) == {"mine", LOCK}
+        (folder.path / "mine").unlink()
+        folder.dissolve()
+    assert not (tmp_path / "folder").exists()
+
+
+def test_file_system_without_locks_is_told(tmp_path, monkeypatch):
+    def refuse(descriptor):
+        raise OSError(38, "Function not implemented")
+
+    monkeypatch.setattr(folder_lock, "_try_lock", refuse)
+    with pytest.raises(hg.IndexFileError, match=r"no locks.*local disk"), own(tmp_path):
+        pass
+
+
+def test_stranger_that_comes_and_goes_is_another_save(tmp_path, monkeypatch):
+    (tmp_path / LOCK).write_bytes(b"")
+    listings = iter([["array.01234567.npy", LOCK], ["array.89abcdef.npy", LOCK]])
+    monkeypatch.setattr(os, "listdir", lambda path: next(listings))
+    folder_lock.refuse_strangers(tmp_path, nothing)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
+def test_lock_dies_with_its_process_although_a_child_of_it_lives(tmp_path):
+    script = """
+import os, pathlib, signal, sys
+from hybrid_gpu.folder_lock import own_folder
+with own_folder(pathlib.Path(sys.argv[1]), lambda folder: frozenset(), patience=0.0):
+    child = os.fork()
+    if child == 0:
+        signal.pause()
+    print(child, flush=True)
+    sys.stdin.read()
+"""
+    command = [sys.executable, "-c", script, str(tmp_path)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        child = int(process.stdout.readline())
+        try:
+            with pytest.raises(hg.IndexFileError, match="another process"), own(tmp_path):
+                pass
+            process.kill()
+            process.wait()
+            with own(tmp_path) as folder:
+                assert folder.begin()
+        finally:
+            os.kill(child, signal.SIGKILL)

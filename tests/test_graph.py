@@ -143,3 +143,15 @@ def test_dense_or_complex_affinity_is_refused_with_the_cast(backend):
 def test_unsigned_and_integer_affinities_count(backend):
     graph = hg.graph_from_affinity(path(3).astype(int), backend=backend)
     np.testing.assert_allclose(backend.to_numpy(graph.degrees), [1, 2, 1])
+
+
+def test_affinity_may_differ_from_its_transpose_by_rounding_and_no_more(backend):
+    # The slack is 1e-5 of the larger of the two.
+    near = sparse.csr_array(np.array([[0, 2.0], [2 * (1 - 0.9e-5), 0]]))
+    graph = hg.graph_from_affinity(near, dtype="float64", backend=backend)
+    np.testing.assert_allclose(backend.to_numpy(graph.degrees), 2 - 0.9e-5, rtol=1e-12)
+    for far in (1 - 1.1e-5, 1 + 1.2e-5):
+        with pytest.raises(ValueError, match="symmetric"):
+            hg.graph_from_affinity(
+                sparse.csr_array(np.array([[0, 2.0], [2 * far, 0]])), backend=backend
+            )

@@ -1,3 +1,5 @@
+import sys
+
 import numpy as np
 import pytest
 from conftest import clustered_vectors, path
@@ -34,10 +36,15 @@ def test_memory_limits_the_choice(index):
     assert plan.best.basis == "none"
 
 
-def test_impossible_target_is_said_plainly(index):
-    plan = hg.plan(index, target=1.0, k=300, queries=16, eigenvectors=())
-    assert plan.best is None or plan.best.agreement == 1
-    assert repr(plan).endswith("reaches 1")
+def test_target_that_nothing_reaches_is_said_plainly(backend, monkeypatch):
+    # One step along a line of items cannot put a hundred of them into their right places.
+    monkeypatch.setattr(sys.modules["hybrid_gpu.plan"], "_STEPS", (0, 1))
+    graph = hg.graph_from_affinity(path(300), backend=backend)
+    plan = hg.plan(graph, target=1.0, k=100, queries=16, eigenvectors=(), backend=backend)
+    assert all(one.agreement < 1 for one in plan.candidates)
+    assert plan.best is None
+    assert repr(plan).endswith("nothing reaches 1")
+    assert "*" not in repr(plan)
 
 
 def test_table_has_a_line_for_every_candidate(index):

@@ -217,6 +217,74 @@ def test_ctrl_c_before_anything_has_converged_stays_ctrl_c(slow_graph, backend):
         )
 
 
+@pytest.mark.parametrize("name", GRAPHS)
+def test_few_rounds_are_enough(name, backend):
+    graph = hg.graph_from_affinity(GRAPHS[name], dtype="float64", backend=backend)
+    rounds = []
+    leading_eigenpairs(
+        graph,
+        rank=20,
+        tolerance=1e-8,
+        seed=7,
+        progress=lambda *stage: rounds.append(stage),
+        backend=backend,
+    )
+    assert len(rounds) <= 8
+
+
+def ritz_pairs(values, residuals):
+    return module._RitzPairs(np.array(values), None, np.array(residuals))
+
+
+def gain(value, cut, degree):
+    """Of a Chebyshev polynomial that is at most 1 on [-1, cut], at a value above."""
+    stretched = np.polynomial.chebyshev.Chebyshev.basis(degree, domain=[-1, cut])
+    return float(stretched(value))
+
+
+def test_filter_is_as_long_as_the_worst_pair_needs():
+    values = np.append(np.linspace(1, 0.8, 20), np.linspace(0.79, 0.6, 8))
+    for worst in (1e-2, 1e-4, 1e-5):
+        plan = module._plan(ritz_pairs(values, [worst] * 28), 20, 1e-5, "float64")
+        assert plan.cut == values[-1]
+        assert plan.settled == 0
+        # From the worst residual to a tenth of the tolerance, and not a degree more.
+        needed = worst / 1e-6
+        assert plan.degree == 6 or gain(0.8, plan.cut, plan.degree) <= needed
+        assert gain(0.8, plan.cut, plan.degree + 2) >= needed
+
+
+def test_filter_raises_the_first_pair_over_the_last_by_no_more_than_rounding_bears():
+    values = np.append(np.linspace(1, 0.5, 20), np.linspace(0.49, 0.45, 8))
+    for dtype, largest in (("float32", 1e6), ("float64", 1e12)):
+        plan = module._plan(ritz_pairs(values, [1.0] * 28), 20, 1e-12, dtype)
+        degrees = [plan.degree, plan.degree + 2]
+        ratios = [gain(1.0, plan.cut, one) / gain(0.5, plan.cut, one) for one in degrees]
+        assert ratios[0] <= largest < ratios[1]
+
+
+def test_filter_has_a_gap_to_work_with_where_an_eigenvalue_repeats():
+    plan = module._plan(ritz_pairs([1.0] + [0.97] * 27, [1e-3] * 28), 20, 1e-5, "float64")
+    np.testing.assert_allclose(plan.cut, 0.97 - 0.005 * 1.97, rtol=1e-12)
+    assert 1000 / 4 < gain(0.97, plan.cut, plan.degree) < 1000
+
+
+def test_only_pairs_a_tenth_of_the_tolerance_from_the_truth_are_left_alone():
+    residuals = [1e-7, 1e-6, 1.01e-6, 1e-7] + [1e-3] * 24
+    plan = module._plan(ritz_pairs(np.linspace(1, 0.6, 28), residuals), 20, 1e-5, "float64")
+    assert plan.settled == 2
+
+
+def test_what_is_left_without_some_vectors_is_orthogonal_to_them_to_rounding():
+    rng = np.random.default_rng(5)
+    vectors = np.linalg.qr(rng.standard_normal((50, 4)))[0]
+    # Columns that lie in the span but for one part in 1e7.
+    columns = vectors @ rng.standard_normal((4, 3)) + 1e-7 * rng.standard_normal((50, 3))
+    left = module._without(columns, vectors, np)
+    assert np.abs(vectors.T @ left).max() < 1e-14
+    np.testing.assert_allclose(np.linalg.norm(left, axis=0), 1, rtol=1e-14)
+
+
 def test_same_seed_gives_the_same_bits(backend):
     graph = hg.graph_from_affinity(random_affinity(400, 4, seed=5), backend=backend)
     one, other = (leading_eigenpairs(graph, rank=12, seed=9, backend=backend) for _ in range(2))

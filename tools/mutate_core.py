@@ -210,11 +210,14 @@ def _mutable(tree: ast.Module) -> Iterator[tuple[str, ast.expr | ast.stmt]]:
 
     def walk(node: ast.AST, function: str) -> Iterator[tuple[str, ast.expr | ast.stmt]]:
         for name, field in ast.iter_fields(node):
-            # Types and decorators do not run; no test reads a message to its last word.
-            if name in ("annotation", "returns", "decorator_list", "type_params"):
+            # Types and decorators do not run; defaults are choices, which the docs state.
+            if name in ("annotation", "returns", "decorator_list", "defaults", "kw_defaults"):
                 continue
             for child in field if isinstance(field, list) else [field]:
                 if not isinstance(child, ast.AST) or isinstance(child, _LEFT_ALONE):
+                    continue
+                # Names at the top of a module, or fields of a record, stand for choices as well.
+                if isinstance(child, (ast.Assign, ast.AnnAssign)) and not _in_function(node):
                     continue
                 if isinstance(child, ast.If) and "TYPE_CHECKING" in ast.dump(child.test):
                     continue
@@ -230,7 +233,12 @@ def _mutable(tree: ast.Module) -> Iterator[tuple[str, ast.expr | ast.stmt]]:
     return walk(tree, "<module>")
 
 
+# No test reads a message to its last word.
 _LEFT_ALONE = (ast.Raise, ast.Assert, ast.JoinedStr, ast.Import, ast.ImportFrom)
+
+
+def _in_function(node: ast.AST) -> bool:
+    return not isinstance(node, (ast.Module, ast.ClassDef))
 
 
 def _changes(node: ast.expr | ast.stmt, source: _Source) -> Iterator[str]:
@@ -272,13 +280,11 @@ def _other_constants(value: object) -> Iterator[str]:
     if isinstance(value, bool):
         yield str(not value)
     elif isinstance(value, int):
-        yield "1" if value == 0 else str(value - 1)
-        if value > 0:
-            yield str(value + 1)
+        # Larger ones are sizes and limits, where one more or less makes no difference.
+        if value in (0, 1, 2):
+            yield {0: "1", 1: "0", 2: "1"}[value]
     elif isinstance(value, float):
-        yield repr(value * 10 + (value == 0))
-        if value:
-            yield repr(value / 10)
+        yield repr(value * 10 if value else 1.0)
 
 
 def _other_calls(node: ast.Call, source: _Source) -> Iterator[str]:
@@ -299,6 +305,7 @@ _PLAIN = (ast.Name, ast.Attribute, ast.Subscript, ast.BinOp, ast.UnaryOp)
 # Calls whose first two arguments may change places, or never could.
 _UNEQUAL = {"min", "max", "minimum", "maximum", "union1d", "hasattr", "isinstance", "getattr"}
 _UNEQUAL |= {"astype", "asarray", "take", "take_along_axis", "repeat", "full", "check_count"}
+_UNEQUAL |= {"multiply", "result_type", "array_equal"}
 # Calls that pass their first argument on in some form.
 _DISPENSABLE = {"sort", "flip", "clip", "unique", "abs", "sqrt", "round"}
 

@@ -103,10 +103,61 @@ def test_divided_groups_come_first_and_the_rest_are_whole_components(graph, back
 
 
 def test_number_of_groups_is_met_where_the_graph_allows_it(backend):
-    graph = hg.graph_from_affinity(random_affinity(3000, 6, seed=5), backend=backend)
+    # Forty pairs beside it are groups as they are, and do not count.
+    pairs = [sparse.csr_array(clique(2))] * 40
+    affinity = block_diagonal(random_affinity(3000, 6, seed=5), *pairs)
+    graph = hg.graph_from_affinity(affinity, backend=backend)
     for groups in (10, 37, 100, 750):
         result = aggregate(graph, groups=groups, seed=7, backend=backend)
         assert result.divided == groups
+        assert result.count == groups + 40
+
+
+def test_progress_counts_the_merges_of_what_is_not_a_group_yet(backend):
+    # 30 and 25 items that are too many for one group; three components that are groups already.
+    graph = hg.graph_from_affinity(GRAPHS["components"], backend=backend)
+    stages = []
+    aggregate(
+        graph,
+        groups=7,
+        largest=8,
+        seed=7,
+        progress=lambda *stage: stages.append(stage),
+        backend=backend,
+    )
+    assert stages[0] == ("aggregate", 0, 55 - 7)
+    done = [stage[1] for stage in stages]
+    assert np.all(np.diff(done) >= 0)
+    assert stages[-1][1] == stages[-1][2] == done[-1]
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"groups": 0}, {"groups": 2.5}, {"largest": 0}, {"seed": -1}, {"seed": 1.5}]
+)
+def test_wrong_arguments_are_refused(wrong, backend):
+    graph = hg.graph_from_affinity(path(9), backend=backend)
+    with pytest.raises((TypeError, ValueError), match=next(iter(wrong))):
+        aggregate(graph, **{"groups": 3, "seed": 0, "backend": backend, **wrong})
+
+
+def test_a_seed_may_be_zero(backend):
+    graph = hg.graph_from_affinity(path(90), backend=backend)
+    assert aggregate(graph, groups=9, seed=0, backend=backend).count == 9
+
+
+def test_the_finest_level_has_the_affinity_again(backend):
+    affinity = random_affinity(80, 3, seed=5)
+    graph = hg.graph_from_affinity(affinity, dtype="float64", backend=backend)
+    connected = np.bincount(graph.components)[graph.components] > 1
+    parent = module._small_components(graph.components, connected, 1)
+    level = module._finest(graph, parent, backend)
+    items = np.flatnonzero(connected)
+    assert np.all(level.low < level.high)
+    weights = affinity.toarray()[items[level.low], items[level.high]]
+    np.testing.assert_allclose(level.weights, weights, rtol=1e-6)
+    assert level.low.size == graph.edges
+    np.testing.assert_allclose(level.volumes, affinity.sum(axis=1)[items], rtol=1e-6)
+    assert level.sizes.tolist() == [1] * items.size
 
 
 def test_same_seed_gives_the_same_groups(graph, backend):
@@ -139,7 +190,10 @@ def test_equal_weights_halve_a_long_path_in_few_passes(backend):
         graph, groups=2500, seed=7, backend=backend, progress=lambda *stage: stages.append(stage)
     )
     assert len(stages) <= 6
-    assert stages[-1][1] == stages[-1][2] == 17_500
+    assert stages[0] == ("aggregate", 0, 17_500)
+    assert stages[-1] == ("aggregate", 17_500, 17_500)
+    assert {stage[2] for stage in stages} == {17_500}
+    assert np.all(np.diff([stage[1] for stage in stages]) > 0)
 
 
 @pytest.fixture
@@ -258,9 +312,10 @@ def test_one_pass_is_greedy_matching_and_then_leftovers_one_by_one(seed, bound, 
     rng = np.random.default_rng(seed)
     level, strength = level_of(random_affinity(90, 2, seed), sizes=rng.integers(1, 4, 90))
     pairs = greedy_pairs(level, strength, bound)
-    for merges in (90, int(np.sum(pairs != np.arange(90))) + 4):
+    matched = int(np.sum(pairs != np.arange(90)))
+    for merges in (90, matched + 4, matched + 1, matched):
         expected = attached_one_by_one(level, strength, pairs, merges, bound)
-        assert np.any(expected != pairs) or bound < 5
+        assert np.any(expected != pairs) or bound < 5 or merges == matched
         merged = module._merged(level, merges, bound, np.random.default_rng(seed))
         assert np.array_equal(merged, grouped(expected))
 

@@ -4,6 +4,7 @@ from conftest import clustered_vectors
 
 import hybrid_gpu as hg
 from hybrid_gpu import reference
+from hybrid_gpu.neighbors import check_knn
 
 
 def cosines(vectors, queries):
@@ -35,7 +36,11 @@ def test_tiles_do_not_change_the_answer(backend, rng, monkeypatch):
     whole = hg.nearest_neighbors(vectors, k=5, knn="exact", backend=backend)
     # Room for three rows of similarities at a time.
     monkeypatch.setattr(type(backend), "available_bytes", lambda self: 3 * 4 * 120 * 4)
-    tiled = hg.nearest_neighbors(vectors, k=5, knn="exact", backend=backend)
+    seen = []
+    tiled = hg.nearest_neighbors(
+        vectors, k=5, knn="exact", progress=lambda *stage: seen.append(stage[1]), backend=backend
+    )
+    assert seen == list(range(0, 121, 3))
     np.testing.assert_array_equal(backend.to_numpy(whole.ids), backend.to_numpy(tiled.ids))
 
 
@@ -87,12 +92,14 @@ def test_faiss_padding_becomes_no_neighbor(backend):
     assert np.all(backend.to_numpy(found.similarities)[ids < 0] == 0)
 
 
-def test_progress_reaches_the_end(backend, rng):
+@pytest.mark.parametrize("knn", ["exact", "faiss"])
+def test_progress_reaches_the_end(backend, rng, knn):
     seen = []
     vectors = clustered_vectors(rng)
     hg.nearest_neighbors(
         vectors,
         k=3,
+        knn=knn,
         progress=lambda stage, done, total: seen.append((stage, done, total)),
         backend=backend,
     )
@@ -108,3 +115,10 @@ def test_bad_requests_say_what_to_do(backend, rng):
         hg.nearest_neighbors(vectors, k=2, knn="Nonsense", backend=backend)
     with pytest.raises(ValueError, match="8 dimensions; got 3"):
         hg.nearest_neighbors(vectors, vectors[:, :3], k=2, backend=backend)
+
+
+def test_names_of_engines_can_be_checked_beforehand():
+    for knn in ("auto", "exact", "faiss", "IVF4,Flat"):
+        check_knn(knn, 8)
+    with pytest.raises(ValueError, match="FAISS factory string; got 'Nonsense'"):
+        check_knn("Nonsense", 8)

@@ -1,8 +1,9 @@
 import sys
+from dataclasses import replace
 
 import numpy as np
 import pytest
-from conftest import clustered_vectors, path
+from conftest import clustered_vectors, path, two_cliques
 
 import hybrid_gpu as hg
 
@@ -84,3 +85,38 @@ def test_predicted_bytes_are_those_of_a_real_index(backend, dtype):
     for part in ("graph", "descriptors", "neighbors", "basis"):
         assert told[part] == pytest.approx(index.memory[part], rel=0.02)
     assert told["search"] == 10 * 400 * 128 * np.dtype(dtype).itemsize
+
+
+def test_target_that_is_just_reached_is_reached(backend):
+    # In a clique all others tie, and go by their ids: every basis finds the same.
+    graph = hg.graph_from_affinity(two_cliques(20), backend=backend)
+    stages = []
+    plan = hg.plan(
+        graph,
+        target=1.0,
+        k=20,
+        queries=8,
+        eigenvectors=(),
+        progress=lambda *stage: stages.append(stage),
+        backend=backend,
+    )
+    assert plan.best is not None
+    assert plan.best.agreement == 1
+    assert max(one.steps for one in plan.candidates) <= 4
+    count = len(plan.candidates)
+    assert stages == [("plan", number, count) for number in range(count + 1)]
+
+
+def test_time_is_told_per_query(backend, monkeypatch):
+    module = sys.modules["hybrid_gpu.plan"]
+    ranked = module._ranked
+
+    def timed(*arguments):
+        ranking = ranked(*arguments)
+        seconds = {"observe": 7.0, "solve": 0.3, "rank": 0.1}
+        return replace(ranking, report=replace(ranking.report, seconds=seconds))
+
+    monkeypatch.setattr(module, "_ranked", timed)
+    graph = hg.graph_from_affinity(path(80), backend=backend)
+    plan = hg.plan(graph, target=0.5, k=5, queries=8, eigenvectors=(), backend=backend)
+    assert plan.candidates[0].milliseconds == pytest.approx(50)

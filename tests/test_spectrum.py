@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import scipy.sparse as sparse
+from conftest import dense
 
 import hybrid_gpu as hg
 from hybrid_gpu import spectrum as module
@@ -299,3 +300,56 @@ def test_wrong_arguments_are_refused(wrong, backend):
     graph = hg.graph_from_affinity(path(300), backend=backend)
     with pytest.raises(ValueError, match=next(iter(wrong))):
         leading_eigenpairs(graph, **{"rank": 5, "backend": backend, **wrong})
+
+
+def test_pairs_are_counted_up_to_the_first_that_is_not_good_enough():
+    for residuals, count in (
+        ([], 0),
+        ([1e-3], 1),
+        ([1.1e-3], 0),
+        ([1e-4, np.nan, 1e-4], 1),
+        ([1e-4, 1e-4, 1.0, 1e-4], 2),
+    ):
+        assert module._leading_below(np.array(residuals), 1e-3) == count
+
+
+@pytest.mark.parametrize(
+    ("residuals", "orthogonality", "missed", "holds"),
+    [
+        ([0.0, 1e-4], 1e-4, 1e-4, True),
+        ([0.0, 2e-4], 0.0, -1.0, False),
+        ([0.0, 0.0], 2e-4, -1.0, False),
+        ([0.0, 0.0], 0.0, 2e-4, False),
+        ([], 0.0, -np.inf, True),
+    ],
+)
+def test_a_certificate_holds_if_every_part_does(residuals, orthogonality, missed, holds):
+    pairs = Spectrum(None, None, np.array(residuals), orthogonality, missed, 5)
+    assert pairs.holds(1e-4) is holds
+
+
+def test_more_columns_and_rows_than_a_tile_change_nothing(backend, monkeypatch):
+    monkeypatch.setattr(module, "_TILE_ROWS", 100)
+    graph = hg.graph_from_affinity(GRAPHS["random"], dtype="float64", backend=backend)
+    found = leading_eigenpairs(graph, rank=80, tolerance=1e-6, seed=7, backend=backend)
+    values = dense_spectrum(graph, backend)[0][:80]
+    np.testing.assert_allclose(backend.to_numpy(found.eigenvalues), values, atol=1e-6)
+    assert found.residuals.shape == (80,)
+
+
+def test_a_start_may_have_more_pairs_than_are_asked_for(backend):
+    graph = hg.graph_from_affinity(GRAPHS["random"], dtype="float64", backend=backend)
+    start = leading_eigenpairs(graph, rank=60, seed=7, backend=backend)
+    found = leading_eigenpairs(graph, rank=5, start=start, seed=7, backend=backend)
+    values = dense_spectrum(graph, backend)[0][:5]
+    np.testing.assert_allclose(backend.to_numpy(found.eigenvalues), values, atol=1e-5)
+
+
+def test_operator_is_shifted_scaled_and_of_the_precision_asked_for(backend, dtype):
+    graph = hg.graph_from_affinity(path(6), dtype="float64", backend=backend)
+    order = np.array([3, 1, 0, 2, 5, 4])
+    operator = module._operator(graph, order, backend)
+    matrix = module._shifted(operator, 2.0, 0.25, dtype, backend)
+    whole = dense_spectrum(graph, backend)[1][np.ix_(order, order)]
+    np.testing.assert_allclose(dense(backend, matrix), 2 * (whole - 0.25 * np.eye(6)), rtol=1e-6)
+    assert backend.to_numpy(matrix.data).dtype == dtype

@@ -227,3 +227,11 @@ def test_precision_that_there_is_not_is_refused(backend, rng):
     spectrum = hg.leading_eigenpairs(graph, rank=3, backend=backend)
     with pytest.raises(ValueError, match="precision must be one of"):
         hg.eigen_basis(spectrum, graph, precision="float8", backend=backend)
+
+
+def test_groups_without_items_have_no_vector(backend, rng):
+    graph = graph_of(backend, rng)
+    labels = 7 * rng.integers(0, 3, 60) + 2
+    basis = hg.aggregate_basis(graph, labels, backend=backend)
+    assert basis.rank == 3
+    check_operations(backend, basis, graph, vectors_of(backend, basis), rng, "float64", 1e-9)

@@ -150,3 +150,9 @@ def test_a_kink_is_expanded_as_far_as_the_tolerance_asks():
     points = np.linspace(-1, 1, 501)
     values = np.polynomial.chebyshev.chebval(points, series.coefficients)
     assert np.abs(values - np.abs(points) ** 3).max() <= series.truncation <= 1e-3
+
+
+def test_coefficients_become_plain_floats():
+    given = hg.Polynomial([np.float32(1), 2])
+    assert given.coefficients == (1.0, 2.0)
+    assert {type(one) for one in given.coefficients} == {float}

@@ -3,6 +3,7 @@ import pytest
 from conftest import clustered_vectors
 
 import hybrid_gpu as hg
+from hybrid_gpu import neighbors as module
 from hybrid_gpu import reference
 from hybrid_gpu.neighbors import check_knn
 
@@ -66,6 +67,7 @@ def test_zero_vectors_are_similar_to_nothing(backend):
 def test_length_of_vectors_does_not_matter_even_when_squares_overflow(backend, rng):
     vectors = clustered_vectors(rng, n=20)
     scale = 10.0 ** rng.uniform(-30, 30, (20, 1))
+    vectors[:5] = -np.abs(vectors[:5])
     one = hg.nearest_neighbors(vectors, k=3, dtype="float32", backend=backend)
     other = hg.nearest_neighbors(vectors * scale, k=3, dtype="float32", backend=backend)
     np.testing.assert_allclose(
@@ -83,13 +85,24 @@ def test_faiss_finds_what_exact_search_finds(backend, rng, knn):
     )
 
 
-def test_faiss_padding_becomes_no_neighbor(backend):
-    # Two far-apart lists of an inverted file, one probed... a list of five cannot give eight.
-    vectors = np.concatenate([np.eye(8)[:1] + 0.01 * np.eye(8)[:5], np.eye(8)[6:]])
-    found = hg.nearest_neighbors(vectors, k=6, knn="faiss", backend=backend)
+def test_faiss_padding_becomes_no_neighbor(backend, rng):
+    # 32 of the 64 lists of an inverted file are probed: they do not hold 90 of 100 items.
+    vectors = clustered_vectors(rng, n=100)
+    found = hg.nearest_neighbors(vectors, k=90, knn="IVF64,Flat", backend=backend)
     ids = backend.to_numpy(found.ids)
-    assert ids.shape == (7, 6)
+    assert ids.shape == (100, 90)
+    assert np.any(ids < 0)
+    assert np.all(ids[:, :5] >= 0)
     assert np.all(backend.to_numpy(found.similarities)[ids < 0] == 0)
+
+
+def test_faiss_is_chosen_from_20_000_items_on(monkeypatch):
+    asked = []
+    monkeypatch.setattr(module, "_through_faiss", lambda units, *_, **__: asked.append(len(units)))
+    monkeypatch.setattr(module, "exact_neighbors", lambda units, *_, **__: asked.append(0))
+    for n in (19_999, 20_000):
+        hg.nearest_neighbors(np.ones((n, 2)), k=1, backend="numpy")
+    assert asked == [0, 20_000]
 
 
 @pytest.mark.parametrize("knn", ["exact", "faiss"])

@@ -1,4 +1,5 @@
 import sys
+import time
 from dataclasses import replace
 
 import numpy as np
@@ -58,14 +59,31 @@ def test_table_has_a_line_for_every_candidate(index):
 
 def test_a_graph_alone_can_be_planned_for(backend):
     graph = hg.graph_from_affinity(path(80), backend=backend)
-    plan = hg.plan(graph, target=0.9, k=5, queries=8, eigenvectors=(), backend=backend)
+    start = time.perf_counter()
+    plan = hg.plan(graph, target=0.9, k=5, queries=8, eigenvectors=(90,), backend=backend)
+    elapsed = time.perf_counter() - start
     assert plan.best is not None
+    # Two groups and five (two may grow into one); a 64th of 80 items is not worth a try.
+    tried = [(one.basis, one.rank) for one in plan.candidates]
+    assert tried == [("none", 0), ("aggregate", 1), ("aggregate", 5), ("eigen", 80)]
+    assert all(0 <= one.build_seconds < elapsed for one in plan.candidates)
+
+
+def test_no_item_is_asked_for_twice(backend, monkeypatch):
+    module = sys.modules["hybrid_gpu.plan"]
+    seen, exact = [], module._exact
+    monkeypatch.setattr(module, "_exact", lambda *given: seen.extend(given[1]) or exact(*given))
+    graph = hg.graph_from_affinity(path(40), backend=backend)
+    hg.plan(graph, target=0.5, k=5, queries=99, eigenvectors=(), backend=backend)
+    assert sorted(seen) == list(range(40))
 
 
 @pytest.mark.parametrize("target", [0.0, 1.5])
 def test_impossible_targets_are_refused(index, target):
     with pytest.raises(ValueError, match="target must lie"):
         hg.plan(index, target=target)
+    with pytest.raises(TypeError, match="target must be a number"):
+        hg.plan(index, target="high")
 
 
 def test_predicted_bytes_are_those_of_a_real_index(backend, dtype):

@@ -524,7 +524,9 @@ def main() -> int:
     if unknown:
         parser.error(f"no module {unknown[0]!r}; there are {', '.join(MODULES)}")
     every = [one for module in asked.modules or MODULES for one in mutants_of(module)]
-    chosen = every if asked.all else sampled(every, asked.sample, asked.seed)
+    # What is listed as equivalent is looked at again only when all are.
+    unlisted = [mutant for mutant in every if mutant.key not in EQUIVALENT]
+    chosen = every if asked.all else sampled(unlisted, asked.sample, asked.seed)
     if asked.list:
         for mutant in chosen:
             print(f"{mutant.module}:{mutant.line}: {mutant.key}")
@@ -534,10 +536,7 @@ def main() -> int:
         results = run(chosen, max(1, asked.jobs), Path(name), own_only=asked.own)
     survivors = [mutant for mutant, said in results if not said]
     unexplained = [mutant for mutant in survivors if mutant.key not in EQUIVALENT]
-    alive = {mutant.key for mutant in survivors}
-    stale = {mutant.key for mutant in chosen if mutant.key in EQUIVALENT} - alive
-    if not asked.modules:
-        stale |= set(EQUIVALENT) - {mutant.key for mutant in every}
+    stale = _stale(every, survivors, asked.modules) if asked.all else []
     print(
         f"\n{len(chosen)} of {len(every)} mutants: {len(chosen) - len(survivors)} noticed, "
         f"{len(survivors) - len(unexplained)} equivalent, {len(unexplained)} not noticed; "
@@ -545,9 +544,16 @@ def main() -> int:
     )
     for mutant in unexplained:
         print(f'NOT NOTICED  {mutant.module}:{mutant.line}  "{mutant.key}"')
-    for key in sorted(stale):
+    for key in stale:
         print(f"listed as equivalent, but noticed or gone: {key}")
     return 1 if unexplained or stale else 0
+
+
+def _stale(every: list[Mutant], survivors: list[Mutant], modules: list[str]) -> list[str]:
+    """Entries of the list that are noticed after all, or that no mutant has any more."""
+    alive = {mutant.key for mutant in survivors}
+    known = {mutant.key for mutant in every}
+    return sorted(key for key in EQUIVALENT if key not in alive and (key in known or not modules))
 
 
 def _load_once() -> None:

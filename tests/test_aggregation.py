@@ -241,7 +241,7 @@ def test_stars_are_groups_after_one_pass(backend):
 
 def test_groups_of_a_path_too_long_for_whole_weights_are_intervals(backend):
     # Two names of 17 bits leave 30 for the weight of an edge, one fewer than it has.
-    n, groups = 140_000, 5_000
+    n, groups = 200_000, 5_000
     graph = hg.graph_from_affinity(path(n), backend=backend)
     result = aggregate(graph, groups=groups, seed=7, backend=backend)
     assert result.count == groups

@@ -359,3 +359,8 @@ def test_lists_for_other_queries_and_depths_beyond_a_ranking_are_refused():
     for at in ("15", {1: 1}, 5):
         with pytest.raises(ValueError, match="sequence of depths"):
             evaluation.revisited_protocol([[0, 1]], truth, at=at)
+
+
+def test_a_query_of_which_nothing_is_known_is_left_out():
+    both = revisited([[0, 1], [1, 0]], {}, {"easy": [1]})
+    assert both.easy.mean_average_precision == 1

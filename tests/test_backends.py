@@ -12,6 +12,7 @@ from strict_backend import StrictBackend
 
 import hybrid_gpu as hg
 from hybrid_gpu import neighbors
+from hybrid_gpu.backends import numpy_backend
 from hybrid_gpu.backends.generic import GenericBackend
 from hybrid_gpu.backends.numpy_backend import NumpyBackend, _balanced_bounds
 from hybrid_gpu.backends.protocol import Backend
@@ -354,3 +355,23 @@ def test_large_steps_are_what_small_ones_are(backend, dtype, tolerance, columns)
         backend.asarray(residual), backend.asarray(direction.copy()), backend.asarray(sizes)
     )
     np.testing.assert_allclose(backend.to_numpy(turned), residual + direction * sizes, **close)
+
+
+def test_matrices_are_cut_into_tiles_of_about_as_many_rows(monkeypatch):
+    monkeypatch.setattr(numpy_backend, "thread_count", lambda: 2)
+    n = 10 * numpy_backend._TILE_ROWS
+    matrix = NumpyBackend().csr(np.ones(n), np.zeros(n, np.int32), np.arange(n + 1), (n, 1))
+    assert [start for start, _ in matrix.blocks] == [0, n // 2]
+    rows = [part.shape[0] for _, part in matrix.tiles]
+    assert len(rows) == 10
+    assert max(rows) - min(rows) <= 2
+    assert matrix.parts(numpy_backend._TILE_COLUMNS) is matrix.tiles
+    assert matrix.parts(1) is matrix.blocks
+
+
+def test_small_arrays_are_one_tile_and_large_ones_several():
+    assert numpy_backend._row_tiles(np.empty((10, 3))) == [slice(0, 10)]
+    tiles = numpy_backend._row_tiles(np.empty((400_000, 2), "int8"))
+    assert len(tiles) == 4
+    covered = np.concatenate([np.arange(400_000)[rows] for rows in tiles])
+    assert np.array_equal(covered, np.arange(400_000))

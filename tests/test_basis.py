@@ -4,6 +4,7 @@ import scipy.sparse as sparse
 from conftest import dense, path, random_affinity, two_cliques
 
 import hybrid_gpu as hg
+from hybrid_gpu import basis as module
 from hybrid_gpu import reference
 
 
@@ -161,6 +162,7 @@ def test_memory_counts_every_array(backend, rng):
     [
         (np.ones((59, 2)), r"shape \(n, r\) with n = 60"),
         (np.full((60, 2), np.nan), "finite"),
+        (sparse.csr_array(np.full((60, 2), np.inf)), "finite"),
     ],
 )
 def test_bad_vectors_are_refused(backend, rng, given, message):
@@ -168,7 +170,68 @@ def test_bad_vectors_are_refused(backend, rng, given, message):
         hg.given_basis(graph_of(backend, rng), given, backend=backend)
 
 
-@pytest.mark.parametrize("labels", [np.zeros(59, int), np.zeros(60), np.full(60, -2)])
+@pytest.mark.parametrize(
+    "labels", [np.zeros(59, int), np.zeros(60), np.full(60, -2), np.arange(60) - 2]
+)
 def test_bad_labels_are_refused(backend, rng, labels):
     with pytest.raises(ValueError, match="labels must be"):
         hg.aggregate_basis(graph_of(backend, rng), labels, backend=backend)
+
+
+def test_one_group_is_one_vector_and_none_is_none(backend, rng):
+    graph = graph_of(backend, rng)
+    one = hg.aggregate_basis(graph, np.zeros(60, int), backend=backend)
+    assert (one.rank, tuple(one.vectors.shape)) == (1, (60, 1))
+    check_operations(backend, one, graph, vectors_of(backend, one), rng, "float64", 1e-9)
+    none = hg.aggregate_basis(graph, np.full(60, -1), backend=backend)
+    assert none.rank == 0
+    right = backend.asarray(rng.random((60, 2)))
+    plain = hg.diffuse(graph, right, steps=7, backend=backend)
+    same = hg.diffuse(graph, right, basis=none, steps=7, backend=backend)
+    np.testing.assert_array_equal(backend.to_numpy(same.values), backend.to_numpy(plain.values))
+
+
+def test_one_vector_of_the_user_is_a_basis(backend, rng, dtype):
+    graph = graph_of(backend, rng, dtype)
+    vector = rng.standard_normal((60, 1)).astype(dtype)
+    basis = hg.given_basis(graph, vector, backend=backend)
+    loose = {"float32": 1e-3, "float64": 1e-9}[dtype]
+    check_operations(backend, basis, graph, vector, rng, dtype, loose)
+
+
+def test_no_eigenvectors_are_no_sparse_eigenvectors(backend, rng):
+    graph = graph_of(backend, rng)
+    nothing = backend.asarray(np.zeros((60, 0)))
+    assert hg.sparse_eigen_basis(nothing, graph, backend=backend).rank == 0
+
+
+def test_more_vectors_than_a_block_are_coupled_alike(backend, rng, monkeypatch):
+    monkeypatch.setattr(module, "_BLOCK", 2)
+    graph = graph_of(backend, rng)
+    vectors = rng.standard_normal((60, 5))
+    basis = hg.given_basis(graph, vectors, backend=backend)
+    check_operations(backend, basis, graph, vectors, rng, "float64", 1e-8)
+
+
+def test_memory_of_groups_counts_every_array_and_the_inverse(backend, rng):
+    graph = graph_of(backend, rng, "float32")
+    basis = hg.aggregate_basis(graph, rng.integers(0, 6, 60), backend=backend)
+    matrices = (basis.vectors, basis.transposed, basis.spread, basis.coupling)
+    arrays = [part for one in matrices for part in (one.data, one.indices, one.indptr)]
+    stored = sum(backend.to_numpy(part).nbytes for part in (*arrays, basis.alone))
+    assert basis.memory == stored + 4 * basis.coupling.shape[0] ** 2
+
+
+def test_precision_that_there_is_not_is_refused(backend, rng):
+    graph = graph_of(backend, rng)
+    spectrum = hg.leading_eigenpairs(graph, rank=3, backend=backend)
+    with pytest.raises(ValueError, match="precision must be one of"):
+        hg.eigen_basis(spectrum, graph, precision="float8", backend=backend)
+
+
+def test_groups_without_items_have_no_vector(backend, rng):
+    graph = graph_of(backend, rng)
+    labels = 7 * rng.integers(0, 3, 60) + 2
+    basis = hg.aggregate_basis(graph, labels, backend=backend)
+    assert basis.rank == 3
+    check_operations(backend, basis, graph, vectors_of(backend, basis), rng, "float64", 1e-9)

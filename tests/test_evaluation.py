@@ -364,3 +364,27 @@ def test_scores_are_shown_on_one_line():
     found = revisited([[9, 0, 8, 1, 7]], {"easy": [0, 1], "junk": [9, 7]}, at=(1, 5))
     assert repr(found) == "Revisited(mAP 79.17/79.17/nan easy/medium/hard)"
     assert repr(found.easy) == "Score(mAP 79.17, mP@1 100.00, mP@5 66.67, 1 queries)"
+
+
+def test_relevant_items_count_once_however_often_they_are_listed():
+    assert evaluation.recall([[0, 5]], [[0, 0, 0, 1]]) == 0.5
+    assert evaluation.mean_average_precision_of_lists([[0, 1]], [[0, 0, 1]]) == 1
+
+
+def test_lists_for_other_queries_and_depths_beyond_a_ranking_are_refused():
+    for measure in (evaluation.recall, evaluation.mean_average_precision_of_lists):
+        with pytest.raises(ValueError, match="one list for each"):
+            measure([[0, 1]], [[0], [1]])
+        with pytest.raises(ValueError, match="from 0 up"):
+            measure([[0, 1]], [[0, -1]])
+    with pytest.raises(ValueError, match="at must be at most 2"):
+        evaluation.agreement([[0, 1]], [[0, 1, 2]], at=3)
+    truth = [{"easy": [0], "hard": [1], "junk": []}]
+    for at in ("15", {1: 1}, 5):
+        with pytest.raises(ValueError, match="sequence of depths"):
+            evaluation.revisited_protocol([[0, 1]], truth, at=at)
+
+
+def test_a_query_of_which_nothing_is_known_is_left_out():
+    both = revisited([[0, 1], [1, 0]], {}, {"easy": [1]})
+    assert both.easy.mean_average_precision == 1

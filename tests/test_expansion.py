@@ -5,6 +5,7 @@ import pytest
 from conftest import TOLERANCE, clustered_vectors
 
 import hybrid_gpu as hg
+from hybrid_gpu import expansion as module
 from hybrid_gpu import reference
 
 
@@ -126,3 +127,31 @@ def test_lists_of_another_database_are_refused(backend, rng):
     lists = hg.nearest_neighbors(vectors, k=4, backend=backend)
     with pytest.raises(ValueError, match=r"10 or more neighbors of each of the 30 items"):
         hg.augment_database(vectors, lists=lists, backend=backend)
+
+
+def test_tiles_do_not_change_the_augmented_database(backend, rng, monkeypatch):
+    vectors = clustered_vectors(rng, n=30)
+    settings = {"expansion": hg.Expansion(neighbors=3), "knn": "exact", "backend": backend}
+    whole = hg.augment_database(vectors, **settings)
+    sizes, once = [], module.expanded
+
+    def counted(vectors, *given):
+        sizes.append(vectors.shape[0])
+        return once(vectors, *given)
+
+    monkeypatch.setattr(module, "expanded", counted)
+    # Room for nothing, and for seven items with three neighbors of eight dimensions each.
+    for memory in (1, 7 * 4 * 3 * 8 * 4):
+        monkeypatch.setattr(type(backend), "available_bytes", lambda self, memory=memory: memory)
+        tiled = backend.to_numpy(hg.augment_database(vectors, **settings))
+        np.testing.assert_allclose(tiled, backend.to_numpy(whole), atol=1e-6)
+    assert sizes == [1] * 30 + [7, 7, 7, 7, 2]
+
+
+def test_lists_of_fewer_items_and_unknown_precisions_are_refused(backend, rng):
+    vectors = clustered_vectors(rng, n=30)
+    lists = hg.nearest_neighbors(vectors[:20], k=12, backend=backend)
+    with pytest.raises(ValueError, match="lists must hold"):
+        hg.augment_database(vectors, lists=lists, backend=backend)
+    with pytest.raises(ValueError, match="dtype must be"):
+        hg.augment_database(vectors, dtype="float16", backend=backend)

@@ -121,6 +121,8 @@ def test_bounds_of_figure_one_fall_with_rank_and_steps():
         (lambda: hg.Polynomial(("a",)), TypeError, "must be a number"),
         (lambda: filters.as_filter(3), TypeError, "filter must be"),
         (lambda: filters.as_filter(lambda x: x * np.nan), ValueError, "finite on"),
+        (lambda: filters.as_filter(lambda x: np.where(x < 0, np.nan, x)), ValueError, "finite on"),
+        (lambda: hg.error_bound(199, -1), ValueError, "steps must be at least 0"),
     ],
 )
 def test_bad_filters_are_refused(make, kind, message):
@@ -131,3 +133,26 @@ def test_bad_filters_are_refused(make, kind, message):
 def test_alpha_becomes_a_plain_float():
     # NumPy's own float64 would raise the scores of a float32 index to float64.
     assert type(hg.PageRank(np.float64(0.9)).alpha) is float
+
+
+@pytest.mark.parametrize("degree", [63, 64, 65, 66, 129])
+def test_nothing_is_left_out_at_a_degree_beyond_the_series(degree):
+    series = filters.expand(hg.Polynomial((0, 0, 1.0)), degree=degree)
+    assert series.coefficients.shape == (degree + 1,)
+    assert series.truncation <= 1e-14
+
+
+def test_a_kink_is_expanded_as_far_as_the_tolerance_asks():
+    # Its coefficients never settle at rounding, but few of them are enough for three digits.
+    kink = filters.as_filter(lambda x: np.abs(x) ** 3)
+    series = filters.expand(kink, tolerance=1e-3)
+    assert series.degree < 40
+    points = np.linspace(-1, 1, 501)
+    values = np.polynomial.chebyshev.chebval(points, series.coefficients)
+    assert np.abs(values - np.abs(points) ** 3).max() <= series.truncation <= 1e-3
+
+
+def test_coefficients_become_plain_floats():
+    given = hg.Polynomial([np.float32(1), 2])
+    assert given.coefficients == (1.0, 2.0)
+    assert {type(one) for one in given.coefficients} == {float}

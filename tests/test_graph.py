@@ -1,3 +1,5 @@
+from itertools import pairwise
+
 import numpy as np
 import pytest
 import scipy.sparse as sparse
@@ -5,7 +7,14 @@ from conftest import clustered_vectors, dense, path, random_affinity, two_clique
 
 import hybrid_gpu as hg
 from hybrid_gpu import reference
-from hybrid_gpu.graph import largest_component, neighbors_from_lists, submatrix
+from hybrid_gpu.graph import (
+    arranged,
+    csr_from_sorted,
+    largest_component,
+    neighbors_from_lists,
+    row_numbers,
+    submatrix,
+)
 
 
 def graph_of_lists(backend, ids, similarities, **options):
@@ -116,6 +125,13 @@ def test_submatrix_is_rows_and_columns(backend, rng):
         np.testing.assert_array_equal(dense(backend, part), whole[np.ix_(items, items)])
 
 
+def one_spoiled(value):
+    """A path, but for one edge."""
+    affinity = path(5).tolil()
+    affinity[1, 2] = affinity[2, 1] = value
+    return affinity.tocsr()
+
+
 @pytest.mark.parametrize(
     ("affinity", "message"),
     [
@@ -125,6 +141,12 @@ def test_submatrix_is_rows_and_columns(backend, rng):
         (sparse.csr_array(np.array([[0, -1.0], [-1.0, 0]])), "non-negative; got -1"),
         (sparse.csr_array(np.array([[0, np.nan], [np.nan, 0]])), "finite"),
         (sparse.csr_array(np.array([[0, np.inf], [np.inf, 0]])), "finite"),
+        (one_spoiled(np.nan), "finite"),
+        (one_spoiled(-1.0), "non-negative; got -1"),
+        (sparse.coo_array(np.ones(3)), "square"),
+        # A ring of one-way edges has as many out of each item as into it.
+        (sparse.csr_array(np.roll(np.eye(3), 1, axis=1)), "symmetric"),
+        (sparse.csr_array(sparse.block_diag([np.roll(np.eye(3), 1, axis=1), path(2)])), "symm"),
         (sparse.csr_array((0, 0)), "at least one item"),
     ],
 )
@@ -143,3 +165,59 @@ def test_dense_or_complex_affinity_is_refused_with_the_cast(backend):
 def test_unsigned_and_integer_affinities_count(backend):
     graph = hg.graph_from_affinity(path(3).astype(int), backend=backend)
     np.testing.assert_allclose(backend.to_numpy(graph.degrees), [1, 2, 1])
+
+
+def test_affinity_may_differ_from_its_transpose_by_rounding_and_no_more(backend):
+    # The slack is 1e-5 of the larger of the two.
+    near = sparse.csr_array(np.array([[0, 2.0], [2 * (1 - 0.9e-5), 0]]))
+    graph = hg.graph_from_affinity(near, dtype="float64", backend=backend)
+    np.testing.assert_allclose(backend.to_numpy(graph.degrees), 2 - 0.9e-5, rtol=1e-12)
+    for far in (1 - 1.1e-5, 1 + 1.2e-5):
+        affinity = path(5).tolil()
+        affinity[1, 2], affinity[2, 1] = 2, 2 * far
+        with pytest.raises(ValueError, match="symmetric"):
+            hg.graph_from_affinity(affinity.tocsr(), backend=backend)
+
+
+def test_memory_is_that_of_every_array(backend, dtype):
+    graph = hg.graph_from_affinity(path(100), dtype=dtype, backend=backend)
+    entries, value = 2 * 99, np.dtype(dtype).itemsize
+    assert graph.memory == entries * (value + 4) + 101 * 4 + 100 * value + 100 * 4
+
+
+def test_indices_take_32_bits_where_that_is_enough(backend):
+    graph = hg.graph_from_affinity(path(100), backend=backend)
+    assert backend.to_numpy(graph.adjacency.indices).dtype == np.int32
+    entry = [backend.asarray(np.array([value])) for value in (1.0, 0, 2**31 - 1)]
+    wide = csr_from_sorted(*entry, (1, 2**31), backend)
+    assert backend.to_numpy(wide.indices).dtype == np.int64
+    entry[2] = backend.asarray(np.array([2**31 - 2]))
+    narrow = csr_from_sorted(*entry, (1, 2**31 - 1), backend)
+    assert backend.to_numpy(narrow.indices).dtype == np.int32
+
+
+def test_rows_are_numbered_by_the_rows_of_the_matrix(backend):
+    entries = [backend.asarray(np.array(part)) for part in ([1.0, 2, 3], [0, 1, 1], [4, 0, 3])]
+    matrix = csr_from_sorted(*entries, (2, 5), backend)
+    assert backend.to_numpy(row_numbers(matrix, backend)).tolist() == [0, 1, 1]
+
+
+def test_an_arranged_graph_has_its_columns_in_order_and_comes_back(backend, rng):
+    graph = hg.graph_from_affinity(random_affinity(rng), backend=backend)
+    order = rng.permutation(60)
+    layout = arranged(graph, order, backend)
+    moved = layout.graph.adjacency
+    whole = dense(backend, graph.adjacency)
+    np.testing.assert_array_equal(dense(backend, moved), whole[np.ix_(order, order)])
+    ends, columns = backend.to_numpy(moved.indptr), backend.to_numpy(moved.indices)
+    for start, stop in pairwise(ends):
+        assert np.all(np.diff(columns[start:stop]) > 0)
+    back = layout.original(backend)
+    np.testing.assert_array_equal(dense(backend, back.adjacency), whole)
+    np.testing.assert_array_equal(back.components, graph.components)
+
+
+@pytest.mark.parametrize("gamma", [0, -1.0, np.nan])
+def test_exponent_that_is_not_positive_is_refused(backend, gamma):
+    with pytest.raises(ValueError, match="gamma must be"):
+        graph_of_lists(backend, [[1], [0]], [[0.5], [0.5]], gamma=gamma)

@@ -3,7 +3,9 @@ import pytest
 from conftest import clustered_vectors
 
 import hybrid_gpu as hg
+from hybrid_gpu import neighbors as module
 from hybrid_gpu import reference
+from hybrid_gpu.neighbors import check_knn
 
 
 def cosines(vectors, queries):
@@ -35,7 +37,11 @@ def test_tiles_do_not_change_the_answer(backend, rng, monkeypatch):
     whole = hg.nearest_neighbors(vectors, k=5, knn="exact", backend=backend)
     # Room for three rows of similarities at a time.
     monkeypatch.setattr(type(backend), "available_bytes", lambda self: 3 * 4 * 120 * 4)
-    tiled = hg.nearest_neighbors(vectors, k=5, knn="exact", backend=backend)
+    seen = []
+    tiled = hg.nearest_neighbors(
+        vectors, k=5, knn="exact", progress=lambda *stage: seen.append(stage[1]), backend=backend
+    )
+    assert seen == list(range(0, 121, 3))
     np.testing.assert_array_equal(backend.to_numpy(whole.ids), backend.to_numpy(tiled.ids))
 
 
@@ -61,6 +67,7 @@ def test_zero_vectors_are_similar_to_nothing(backend):
 def test_length_of_vectors_does_not_matter_even_when_squares_overflow(backend, rng):
     vectors = clustered_vectors(rng, n=20)
     scale = 10.0 ** rng.uniform(-30, 30, (20, 1))
+    vectors[:5] = -np.abs(vectors[:5])
     one = hg.nearest_neighbors(vectors, k=3, dtype="float32", backend=backend)
     other = hg.nearest_neighbors(vectors * scale, k=3, dtype="float32", backend=backend)
     np.testing.assert_allclose(
@@ -78,21 +85,34 @@ def test_faiss_finds_what_exact_search_finds(backend, rng, knn):
     )
 
 
-def test_faiss_padding_becomes_no_neighbor(backend):
-    # Two far-apart lists of an inverted file, one probed... a list of five cannot give eight.
-    vectors = np.concatenate([np.eye(8)[:1] + 0.01 * np.eye(8)[:5], np.eye(8)[6:]])
-    found = hg.nearest_neighbors(vectors, k=6, knn="faiss", backend=backend)
+def test_faiss_padding_becomes_no_neighbor(backend, rng):
+    # 32 of the 64 lists of an inverted file are probed: they do not hold 90 of 100 items.
+    vectors = clustered_vectors(rng, n=100)
+    found = hg.nearest_neighbors(vectors, k=90, knn="IVF64,Flat", backend=backend)
     ids = backend.to_numpy(found.ids)
-    assert ids.shape == (7, 6)
+    assert ids.shape == (100, 90)
+    assert np.any(ids < 0)
+    assert np.all(ids[:, :5] >= 0)
     assert np.all(backend.to_numpy(found.similarities)[ids < 0] == 0)
 
 
-def test_progress_reaches_the_end(backend, rng):
+def test_faiss_is_chosen_from_20_000_items_on(monkeypatch):
+    asked = []
+    monkeypatch.setattr(module, "_through_faiss", lambda units, *_, **__: asked.append(len(units)))
+    monkeypatch.setattr(module, "exact_neighbors", lambda units, *_, **__: asked.append(0))
+    for n in (19_999, 20_000):
+        hg.nearest_neighbors(np.ones((n, 2)), k=1, backend="numpy")
+    assert asked == [0, 20_000]
+
+
+@pytest.mark.parametrize("knn", ["exact", "faiss"])
+def test_progress_reaches_the_end(backend, rng, knn):
     seen = []
     vectors = clustered_vectors(rng)
     hg.nearest_neighbors(
         vectors,
         k=3,
+        knn=knn,
         progress=lambda stage, done, total: seen.append((stage, done, total)),
         backend=backend,
     )
@@ -108,3 +128,10 @@ def test_bad_requests_say_what_to_do(backend, rng):
         hg.nearest_neighbors(vectors, k=2, knn="Nonsense", backend=backend)
     with pytest.raises(ValueError, match="8 dimensions; got 3"):
         hg.nearest_neighbors(vectors, vectors[:, :3], k=2, backend=backend)
+
+
+def test_names_of_engines_can_be_checked_beforehand():
+    for knn in ("auto", "exact", "faiss", "IVF4,Flat"):
+        check_knn(knn, 8)
+    with pytest.raises(ValueError, match="FAISS factory string; got 'Nonsense'"):
+        check_knn("Nonsense", 8)

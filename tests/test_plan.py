@@ -1,6 +1,10 @@
+import sys
+import time
+from dataclasses import replace
+
 import numpy as np
 import pytest
-from conftest import clustered_vectors, path
+from conftest import clustered_vectors, path, two_cliques
 
 import hybrid_gpu as hg
 
@@ -34,10 +38,15 @@ def test_memory_limits_the_choice(index):
     assert plan.best.basis == "none"
 
 
-def test_impossible_target_is_said_plainly(index):
-    plan = hg.plan(index, target=1.0, k=300, queries=16, eigenvectors=())
-    assert plan.best is None or plan.best.agreement == 1
-    assert repr(plan).endswith("reaches 1")
+def test_target_that_nothing_reaches_is_said_plainly(backend, monkeypatch):
+    # One step along a line of items cannot put a hundred of them into their right places.
+    monkeypatch.setattr(sys.modules["hybrid_gpu.plan"], "_STEPS", (0, 1))
+    graph = hg.graph_from_affinity(path(300), backend=backend)
+    plan = hg.plan(graph, target=1.0, k=100, queries=16, eigenvectors=(), backend=backend)
+    assert all(one.agreement < 1 for one in plan.candidates)
+    assert plan.best is None
+    assert repr(plan).endswith("nothing reaches 1")
+    assert "*" not in repr(plan)
 
 
 def test_table_has_a_line_for_every_candidate(index):
@@ -50,14 +59,31 @@ def test_table_has_a_line_for_every_candidate(index):
 
 def test_a_graph_alone_can_be_planned_for(backend):
     graph = hg.graph_from_affinity(path(80), backend=backend)
-    plan = hg.plan(graph, target=0.9, k=5, queries=8, eigenvectors=(), backend=backend)
+    start = time.perf_counter()
+    plan = hg.plan(graph, target=0.9, k=5, queries=8, eigenvectors=(90,), backend=backend)
+    elapsed = time.perf_counter() - start
     assert plan.best is not None
+    # Two groups and five (two may grow into one); a 64th of 80 items is not worth a try.
+    tried = [(one.basis, one.rank) for one in plan.candidates]
+    assert tried == [("none", 0), ("aggregate", 1), ("aggregate", 5), ("eigen", 80)]
+    assert all(0 <= one.build_seconds < elapsed for one in plan.candidates)
+
+
+def test_no_item_is_asked_for_twice(backend, monkeypatch):
+    module = sys.modules["hybrid_gpu.plan"]
+    seen, exact = [], module._exact
+    monkeypatch.setattr(module, "_exact", lambda *given: seen.extend(given[1]) or exact(*given))
+    graph = hg.graph_from_affinity(path(40), backend=backend)
+    hg.plan(graph, target=0.5, k=5, queries=99, eigenvectors=(), backend=backend)
+    assert sorted(seen) == list(range(40))
 
 
 @pytest.mark.parametrize("target", [0.0, 1.5])
 def test_impossible_targets_are_refused(index, target):
     with pytest.raises(ValueError, match="target must lie"):
         hg.plan(index, target=target)
+    with pytest.raises(TypeError, match="target must be a number"):
+        hg.plan(index, target="high")
 
 
 def test_predicted_bytes_are_those_of_a_real_index(backend, dtype):
@@ -77,3 +103,38 @@ def test_predicted_bytes_are_those_of_a_real_index(backend, dtype):
     for part in ("graph", "descriptors", "neighbors", "basis"):
         assert told[part] == pytest.approx(index.memory[part], rel=0.02)
     assert told["search"] == 10 * 400 * 128 * np.dtype(dtype).itemsize
+
+
+def test_target_that_is_just_reached_is_reached(backend):
+    # In a clique all others tie, and go by their ids: every basis finds the same.
+    graph = hg.graph_from_affinity(two_cliques(20), backend=backend)
+    stages = []
+    plan = hg.plan(
+        graph,
+        target=1.0,
+        k=20,
+        queries=8,
+        eigenvectors=(),
+        progress=lambda *stage: stages.append(stage),
+        backend=backend,
+    )
+    assert plan.best is not None
+    assert plan.best.agreement == 1
+    assert max(one.steps for one in plan.candidates) <= 4
+    count = len(plan.candidates)
+    assert stages == [("plan", number, count) for number in range(count + 1)]
+
+
+def test_time_is_told_per_query(backend, monkeypatch):
+    module = sys.modules["hybrid_gpu.plan"]
+    ranked = module._ranked
+
+    def timed(*arguments):
+        ranking = ranked(*arguments)
+        seconds = {"observe": 7.0, "solve": 0.3, "rank": 0.1}
+        return replace(ranking, report=replace(ranking.report, seconds=seconds))
+
+    monkeypatch.setattr(module, "_ranked", timed)
+    graph = hg.graph_from_affinity(path(80), backend=backend)
+    plan = hg.plan(graph, target=0.5, k=5, queries=8, eigenvectors=(), backend=backend)
+    assert plan.candidates[0].milliseconds == pytest.approx(50)

@@ -69,20 +69,50 @@ def test_hybrid_leads_its_peers_at_equal_or_better_accuracy(monkeypatch, size):
     assert one["setup s"] - other["setup s"] < paid * saved
 
 
-def test_figures_are_of_the_newest_recorded_run(monkeypatch):
-    monkeypatch.syspath_prepend(str(ROOT / "bench"))
-    import common
+FIGURES = ROOT / "docs" / "figures"
 
-    try:
-        run = common.newest("paper_experiments")
-    finally:
-        sys.modules.pop("common", None)
+
+def test_every_figure_is_shown_and_every_shown_one_is_there():
     pages = [README, *(path.read_text(encoding="utf-8") for path in (ROOT / "docs").glob("*.md"))]
     shown = {Path(name).name for page in pages for name in re.findall(r"\(([\w/.-]+\.svg)\)", page)}
-    assert shown == {path.name for path in (ROOT / "docs" / "figures").iterdir()}
-    for name in shown:
-        # Each says below itself where it comes from: run python bench/report.py.
-        assert run["commit"] in (ROOT / "docs" / "figures" / name).read_text(encoding="utf-8")
+    assert shown == {path.name for path in FIGURES.iterdir()}
+    assert len(shown) == 5
+
+
+def drawing(text):
+    """What a figure says and where its curves run; fonts and formats are left out."""
+    words = re.findall(r"<text[^>]*>([^<]*)</text>", text)
+    curves = re.findall(r'<path d="([^"]*)" clip-path', text)
+    return words, [[float(one) for one in re.findall(r"-?[\d.]+", curve)] for curve in curves]
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "figure-4",
+        *(pytest.param(f"figure-{number}", marks=pytest.mark.slow) for number in (1, 2, 3, 5)),
+    ],
+)
+def test_figures_are_of_the_newest_recorded_run(monkeypatch, name):
+    monkeypatch.syspath_prepend(str(ROOT / "bench"))
+    import report
+
+    try:
+        run = report.newest("paper_experiments")
+        every = report.sections(run)
+        monkeypatch.setattr(report, "sections", lambda run: {name: every[name]})
+        ((path, content),) = report.figures(run).items()
+    finally:
+        sys.modules.pop("report", None)
+        sys.modules.pop("common", None)
+    # Drawn again, from the numbers of the run: run python bench/report.py.
+    words, curves = drawing(path.read_text(encoding="utf-8"))
+    words_now, curves_now = drawing(content.decode())
+    assert words == words_now
+    assert any(run["commit"] in word for word in words)
+    assert len(curves) == len(curves_now) > 4
+    for one, other in zip(curves, curves_now, strict=True):
+        assert one == pytest.approx(other, abs=0.5)
 
 
 def test_methods_of_the_readme_are_those_of_the_library():

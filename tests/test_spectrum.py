@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import scipy.sparse as sparse
+from conftest import dense
 
 import hybrid_gpu as hg
 from hybrid_gpu import spectrum as module
@@ -217,6 +218,75 @@ def test_ctrl_c_before_anything_has_converged_stays_ctrl_c(slow_graph, backend):
         )
 
 
+@pytest.mark.parametrize("name", GRAPHS)
+def test_few_rounds_are_enough(name, backend):
+    graph = hg.graph_from_affinity(GRAPHS[name], dtype="float64", backend=backend)
+    rounds = []
+    leading_eigenpairs(
+        graph,
+        rank=20,
+        tolerance=1e-8,
+        seed=7,
+        progress=lambda *stage: rounds.append(stage),
+        backend=backend,
+    )
+    assert len(rounds) <= 8
+
+
+def ritz_pairs(values, residuals):
+    return module._RitzPairs(np.array(values), None, np.array(residuals))
+
+
+def gain(value, cut, degree):
+    """Of a Chebyshev polynomial that is at most 1 on [-1, cut], at a value above."""
+    stretched = np.polynomial.chebyshev.Chebyshev.basis(degree, domain=[-1, cut])
+    return float(stretched(value))
+
+
+def test_filter_is_as_long_as_the_worst_pair_needs():
+    # Far from the last pair that counts to the next: which of the two is raised can be seen.
+    values = np.append(np.linspace(1, 0.8, 20), np.linspace(0.68, 0.6, 8))
+    for worst in (1e-2, 1e-4, 1e-5):
+        plan = module._plan(ritz_pairs(values, [worst] * 28), 20, 1e-5, "float64")
+        assert plan.cut == values[-1]
+        assert plan.settled == 0
+        # From the worst residual to a tenth of the tolerance, and not a degree more.
+        needed = worst / 1e-6
+        assert plan.degree == 6 or gain(0.8, plan.cut, plan.degree) <= needed
+        assert gain(0.8, plan.cut, plan.degree + 2) >= needed
+
+
+def test_filter_raises_the_first_pair_over_the_last_by_no_more_than_rounding_bears():
+    values = np.append(np.linspace(1, 0.5, 20), np.linspace(0.49, 0.45, 8))
+    for dtype, largest in (("float32", 1e6), ("float64", 1e12)):
+        plan = module._plan(ritz_pairs(values, [1.0] * 28), 20, 1e-12, dtype)
+        degrees = [plan.degree, plan.degree + 2]
+        ratios = [gain(1.0, plan.cut, one) / gain(0.5, plan.cut, one) for one in degrees]
+        assert ratios[0] <= largest < ratios[1]
+
+
+def test_filter_has_a_gap_to_work_with_where_an_eigenvalue_repeats():
+    plan = module._plan(ritz_pairs([1.0] + [0.97] * 27, [1e-3] * 28), 20, 1e-5, "float64")
+    np.testing.assert_allclose(plan.cut, 0.97 - 0.005 * 1.97, rtol=1e-12)
+    assert 1000 / 4 < gain(0.97, plan.cut, plan.degree) < 1000
+
+
+def test_only_pairs_a_tenth_of_the_tolerance_from_the_truth_are_left_alone():
+    residuals = [1e-7, 1e-6, 1.01e-6, 1e-7] + [1e-3] * 24
+    plan = module._plan(ritz_pairs(np.linspace(1, 0.6, 28), residuals), 20, 1e-5, "float64")
+    assert plan.settled == 2
+
+
+def test_what_is_left_without_some_vectors_is_orthogonal_to_them_to_rounding():
+    rng = np.random.default_rng(5)
+    vectors = np.linalg.qr(rng.standard_normal((50, 4)))[0]
+    # Columns that lie in the span but for one part in 1e7.
+    columns = vectors @ rng.standard_normal((4, 3)) + 1e-7 * rng.standard_normal((50, 3))
+    left = module._without(columns, vectors, np)
+    assert np.abs(vectors.T @ left).max() < 1e-14
+    np.testing.assert_allclose(np.linalg.norm(left, axis=0), 1, rtol=1e-14)
+
+
 def test_same_seed_gives_the_same_bits(backend):
     graph = hg.graph_from_affinity(random_affinity(400, 4, seed=5), backend=backend)
     one, other = (leading_eigenpairs(graph, rank=12, seed=9, backend=backend) for _ in range(2))
@@ -231,3 +301,56 @@ def test_wrong_arguments_are_refused(wrong, backend):
     graph = hg.graph_from_affinity(path(300), backend=backend)
     with pytest.raises(ValueError, match=next(iter(wrong))):
         leading_eigenpairs(graph, **{"rank": 5, "backend": backend, **wrong})
+
+
+def test_pairs_are_counted_up_to_the_first_that_is_not_good_enough():
+    for residuals, count in (
+        ([], 0),
+        ([1e-3], 1),
+        ([1.1e-3], 0),
+        ([1e-4, np.nan, 1e-4], 1),
+        ([1e-4, 1e-4, 1.0, 1e-4], 2),
+    ):
+        assert module._leading_below(np.array(residuals), 1e-3) == count
+
+
+@pytest.mark.parametrize(
+    ("residuals", "orthogonality", "missed", "holds"),
+    [
+        ([0.0, 1e-4], 1e-4, 1e-4, True),
+        ([0.0, 2e-4], 0.0, -1.0, False),
+        ([0.0, 0.0], 2e-4, -1.0, False),
+        ([0.0, 0.0], 0.0, 2e-4, False),
+        ([], 0.0, -np.inf, True),
+    ],
+)
+def test_a_certificate_holds_if_every_part_does(residuals, orthogonality, missed, holds):
+    pairs = Spectrum(None, None, np.array(residuals), orthogonality, missed, 5)
+    assert pairs.holds(1e-4) is holds
+
+
+def test_more_columns_and_rows_than_a_tile_change_nothing(backend, monkeypatch):
+    monkeypatch.setattr(module, "_TILE_ROWS", 100)
+    graph = hg.graph_from_affinity(GRAPHS["random"], dtype="float64", backend=backend)
+    found = leading_eigenpairs(graph, rank=80, tolerance=1e-6, seed=7, backend=backend)
+    values = dense_spectrum(graph, backend)[0][:80]
+    np.testing.assert_allclose(backend.to_numpy(found.eigenvalues), values, atol=1e-6)
+    assert found.residuals.shape == (80,)
+
+
+def test_a_start_may_have_more_pairs_than_are_asked_for(backend):
+    graph = hg.graph_from_affinity(GRAPHS["random"], dtype="float64", backend=backend)
+    start = leading_eigenpairs(graph, rank=60, seed=7, backend=backend)
+    found = leading_eigenpairs(graph, rank=5, start=start, seed=7, backend=backend)
+    values = dense_spectrum(graph, backend)[0][:5]
+    np.testing.assert_allclose(backend.to_numpy(found.eigenvalues), values, atol=1e-5)
+
+
+def test_operator_is_shifted_scaled_and_of_the_precision_asked_for(backend, dtype):
+    graph = hg.graph_from_affinity(path(6), dtype="float64", backend=backend)
+    order = np.array([3, 1, 0, 2, 5, 4])
+    operator = module._operator(graph, order, backend)
+    matrix = module._shifted(operator, 2.0, 0.25, dtype, backend)
+    whole = dense_spectrum(graph, backend)[1][np.ix_(order, order)]
+    np.testing.assert_allclose(dense(backend, matrix), 2 * (whole - 0.25 * np.eye(6)), rtol=1e-6)
+    assert backend.to_numpy(matrix.data).dtype == dtype

@@ -111,6 +111,8 @@ def build_index(
     with device.annotate("build"):
         vectors = check_vectors(descriptors, "descriptors", dtype=dtype, backend=device)
         _check_settings(alpha, gamma, basis, precision, vectors.shape[0])
+        if vectors.shape[0] < 2:
+            raise ValueError("descriptors must have at least two items to be neighbors; got one.")
         check_count(neighbors, "neighbors", high=vectors.shape[0] - 1)
         units = unit_rows(vectors, device)
         with device.annotate("knn"):

@@ -91,7 +91,7 @@ def search_descriptors(index: DiffusionIndex, queries: Any, options: Options) ->
 
         def first_stage(part: Array) -> _FirstStage:
             units = unit_rows(part, backend)
-            similarities = backend.xp.matmul(units, items.T)
+            similarities = backend.matmul(units, items.T)
             best = backend.top_k(similarities, found)
             weights = backend.xp.clip(best.scores, min=0) ** index.gamma
             return _FirstStage(
@@ -144,7 +144,7 @@ def search_own_items(index: DiffusionIndex, ids: Any, options: Options) -> Ranki
                 products = _once(lambda: scatter(itself, ones, index.n, backend).T)
             else:
                 queries = xp.take(vectors, part, axis=0)
-                products = _once(lambda: xp.matmul(queries, vectors.T))
+                products = _once(lambda: backend.matmul(queries, vectors.T))
             return _FirstStage(
                 Observation(itself, ones, index.n),
                 queries,

@@ -98,7 +98,7 @@ def _with_candidates(lists: Neighbors, old: Array, new: Array, backend: Backend)
         known = lists.ids[start:stop, :]
         values = xp.where(known < 0, nothing, lists.similarities[start:stop, :])
         # The old ones first: among equals the lower id stays.
-        together = xp.concat([values, xp.matmul(old[start:stop, :], new.T)], axis=1)
+        together = xp.concat([values, backend.matmul(old[start:stop, :], new.T)], axis=1)
         names = xp.concat([known, xp.broadcast_to(own, (stop - start, count))], axis=1)
         best = backend.top_k(together, k)
         chosen = xp.take_along_axis(names, best.ids, axis=1)

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import cache
 from itertools import pairwise
-from typing import Any, TypeVar
+from typing import Any
 
 import array_api_compat
 import array_api_compat.numpy as xp
@@ -29,10 +26,8 @@ from hybrid_gpu.backends.protocol import (
     TopK,
     Update,
 )
+from hybrid_gpu.backends.threads import for_each, single_threaded_blas, thread_count
 from hybrid_gpu.errors import DeviceMismatchError
-
-T = TypeVar("T")
-R = TypeVar("R")
 
 # DLPack's numbers for memory that the host can read: kDLCPU and kDLCUDAHost.
 _HOST_DEVICES = (1, 3)
@@ -42,6 +37,8 @@ _WORTH_THREADS = 200_000
 # A tile is what a core's cache holds, about a megabyte in float32, and large beside the cost of a
 # call. Matrices are cut into tiles of so many rows, which pay from so many columns on.
 _TILE_ENTRIES, _TILE_ROWS, _TILE_COLUMNS = 262_144, 2048, 64
+# Multiplications of a dense product that are worth a thread's while.
+_PRODUCT_TILE = 16_000_000
 # Entries of a row that are worth a pass of their own when columns are added up.
 _ROW_ENTRIES = 64
 
@@ -100,6 +97,19 @@ class NumpyBackend(GenericBackend):
             data, indices, indptr, shape, blocks, cut(tiles) if tiles > len(blocks) else blocks
         )
 
+    def matmul(self, left: Array, right: Array) -> Array:
+        result = np.empty((left.shape[0], right.shape[1]), np.result_type(left, right))
+
+        def multiply(tile: tuple[slice, slice]) -> None:
+            rows, columns = tile
+            with single_threaded_blas():
+                np.matmul(left[rows], right[:, columns], out=result[rows, columns])
+
+        # By shape alone: the last bits of a product depend on how BLAS cuts it.
+        tiles = _product_tiles(left.shape[0], left.shape[1], right.shape[1])
+        for_each(multiply, tiles, parallel=len(tiles) > 1)
+        return result
+
     def spmm(self, matrix: SparseMatrix, dense: Array) -> Array:
         assert isinstance(matrix, _RowBlocks)
         dense = np.ascontiguousarray(dense)
@@ -111,7 +121,7 @@ class NumpyBackend(GenericBackend):
             result[start : start + rows.shape[0]] = rows @ dense
 
         parallel = matrix.data.size * dense.shape[1] > _WORTH_THREADS
-        _for_each(multiply, matrix.blocks, parallel=parallel)
+        for_each(multiply, matrix.blocks, parallel=parallel)
         return result
 
     def subtract_spmm(self, values: Array, matrix: SparseMatrix, dense: Array) -> Array:
@@ -125,7 +135,7 @@ class NumpyBackend(GenericBackend):
 
         m = dense.shape[1]
         parallel = matrix.data.size * m > _WORTH_THREADS
-        _for_each(subtract, matrix.parts(m), parallel=parallel)
+        for_each(subtract, matrix.parts(m), parallel=parallel)
         return values
 
     def eigsh(self, matrix: SparseMatrix, k: int, start: HostArray) -> Eigenpairs:
@@ -174,7 +184,7 @@ class NumpyBackend(GenericBackend):
                 best[row] = line[ids[row]]
 
         chunks = [slice(start, min(start + 32, m)) for start in range(0, m, 32)]
-        _for_each(select, chunks, parallel=m * n > _WORTH_THREADS)
+        for_each(select, chunks, parallel=m * n > _WORTH_THREADS)
         return TopK(scores=best, ids=ids)
 
     def laplacian_step(self, matrix: SparseMatrix, direction: Array, alpha: float) -> Product:
@@ -193,7 +203,7 @@ class NumpyBackend(GenericBackend):
             values[start : start + rows.shape[0]] = product
             curvature[number] = _dots(own, product)
 
-        _for_each(step, range(len(parts)), parallel=matrix.data.size * m > _WORTH_THREADS)
+        for_each(step, range(len(parts)), parallel=matrix.data.size * m > _WORTH_THREADS)
         return Product(values=values, curvature=np.sum(curvature, axis=0))
 
     def cg_update(
@@ -212,7 +222,7 @@ class NumpyBackend(GenericBackend):
             left -= moved
             squared[number] = _dots(left, left)
 
-        _for_each(update, range(len(tiles)), parallel=len(tiles) > 1)
+        for_each(update, range(len(tiles)), parallel=len(tiles) > 1)
         return Update(solution, residual, np.sum(squared, axis=0))
 
     def cg_direction(self, residual: Array, direction: Array, ratio: Array) -> Array:
@@ -224,7 +234,7 @@ class NumpyBackend(GenericBackend):
             part += residual[rows]
 
         tiles = _row_tiles(direction)
-        _for_each(turn, tiles, parallel=len(tiles) > 1)
+        for_each(turn, tiles, parallel=len(tiles) > 1)
         return direction
 
     def column_dots(self, left: Array, right: Array) -> Array:
@@ -308,34 +318,21 @@ def _row_tiles(array: HostArray) -> list[slice]:
     return [slice(start, start + rows) for start in range(0, n, rows)]
 
 
+def _product_tiles(n: int, p: int, m: int) -> list[tuple[slice, slice]]:
+    """Rows and columns of an (n, p) by (p, m) product, cut across its longer side."""
+    count = max(1, min(max(n, m), n * p * m // _PRODUCT_TILE))
+    bounds = [max(n, m) * number // count for number in range(count + 1)]
+    cuts = [slice(*ends) for ends in pairwise(bounds)]
+    whole = slice(None)
+    return [(cut, whole) for cut in cuts] if n >= m else [(whole, cut) for cut in cuts]
+
+
 def _balanced_bounds(indptr: HostArray, parts: int) -> tuple[int, ...]:
     """Row numbers that cut a matrix into at most ``parts`` blocks of about equal work."""
     rows = indptr.size - 1
     wanted = np.linspace(0, int(indptr[-1]), parts + 1)[1:-1]
     inner = np.searchsorted(indptr, wanted).tolist()
     return (0, *sorted({row for row in inner if 0 < row < rows}), rows)
-
-
-@cache
-def thread_count() -> int:
-    """Threads that this process may run at once."""
-    try:
-        return len(os.sched_getaffinity(0))
-    except AttributeError:  # macOS and Windows
-        return os.cpu_count() or 1
-
-
-@cache
-def _pool() -> ThreadPoolExecutor:
-    return ThreadPoolExecutor(thread_count(), thread_name_prefix="hybrid_gpu")
-
-
-def _for_each(function: Callable[[T], R], items: Iterable[T], *, parallel: bool) -> None:
-    if parallel and thread_count() > 1:
-        list(_pool().map(function, items))
-    else:
-        for item in items:
-            function(item)
 
 
 def _available_host_bytes() -> int:

@@ -222,11 +222,9 @@ def _through_faiss(
     gpu = _gpu_number(backend)
     if gpu is not None and hasattr(faiss, "StandardGpuResources"):
         index = faiss.index_cpu_to_gpu(faiss.StandardGpuResources(), gpu, index)
-    # One more than asked for, because an item finds itself.
-    extra = k + 1 if queries is None else k
     try:
         _fill_faiss(index, items, factory)
-        ids, similarities = _ask_faiss(index, wanted, extra, progress)
+        found = _ask_faiss(index, wanted, k, queries is None, progress)
     except RuntimeError as fault:
         # FAISS names the place in its source first, and what is wrong last.
         reason = " ".join(str(fault).split()).rpartition("failed: ")[2].rstrip(".")
@@ -234,16 +232,9 @@ def _through_faiss(
             f"FAISS cannot search {len(items)} items by knn={factory!r}: {reason}. Use 'faiss' or "
             "'exact', or a factory string for fewer items."
         ) from fault
-    if queries is None:
-        # Itself goes last and is cut off; among many equal items it may not have found itself.
-        itself = ids == np.arange(len(ids))[:, None]
-        order = np.argsort(itself, axis=1, kind="stable")[:, :k]
-        ids = np.take_along_axis(ids, order, axis=1)
-        similarities = np.take_along_axis(similarities, order, axis=1)
-    similarities[ids < 0] = 0
     return Neighbors(
-        ids=backend.asarray(ids),
-        similarities=backend.asarray(similarities, dtype_name(units.dtype)),
+        ids=backend.asarray(found.ids),
+        similarities=backend.asarray(found.similarities, dtype_name(units.dtype)),
     )
 
 
@@ -257,18 +248,29 @@ def _fill_faiss(index: Any, items: Any, factory: str) -> None:
         inverted.nprobe = min(_FAISS_PROBES, inverted.nlist)
 
 
-def _ask_faiss(index: Any, wanted: Any, k: int, progress: Progress | None) -> tuple[Any, Any]:
+def _ask_faiss(
+    index: Any, wanted: Any, k: int, skip_itself: bool, progress: Progress | None
+) -> Neighbors:
     m = wanted.shape[0]
-    ids = np.empty((m, k), np.int64)
-    similarities = np.empty((m, k), np.float32)
+    ids, similarities = np.empty((m, k), np.int64), np.empty((m, k), np.float32)
     for start in range(0, m, 16_384):
         if progress:
             progress("neighbors", start, m)
-        stop = min(start + 16_384, m)
-        similarities[start:stop], ids[start:stop] = index.search(wanted[start:stop], k)
+        rows = slice(start, min(start + 16_384, m))
+        if not skip_itself:
+            similarities[rows], ids[rows] = index.search(wanted[rows], k)
+            continue
+        # One more than asked for, because an item finds itself. It goes last and is cut off; among
+        # many equal items it may not have found itself.
+        more, found = index.search(wanted[rows], k + 1)
+        itself = found == np.arange(rows.start, rows.stop)[:, None]
+        order = np.argsort(itself, axis=1, kind="stable")[:, :k]
+        ids[rows] = np.take_along_axis(found, order, axis=1)
+        similarities[rows] = np.take_along_axis(more, order, axis=1)
     if progress:
         progress("neighbors", m, m)
-    return ids, similarities
+    similarities[ids < 0] = 0
+    return Neighbors(ids, similarities)
 
 
 _forked_with_faiss = False

@@ -174,8 +174,12 @@ def batch_width(index: DiffusionIndex, batch: int | None, count: int) -> int:
     """Queries to solve side by side: what was asked for, or what helps and fits into memory."""
     if batch is not None:
         return min(check_count(batch, "batch"), count)
+    if count == 1:
+        return 1  # whatever memory allows: not worth the time to ask
     column = ARRAYS_PER_BATCH * index.n * item_bytes(index.layout.graph.degrees)
-    return max(1, min(_LARGEST_BATCH, count, index.backend.available_bytes() // column))
+    # Half of it: other threads may search too, and think the same.
+    room = index.backend.available_bytes() // 2
+    return max(1, min(_LARGEST_BATCH, count, room // column))
 
 
 def _rank(

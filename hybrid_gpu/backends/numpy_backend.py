@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -16,6 +15,7 @@ import scipy.sparse.linalg
 from numpy.typing import NDArray
 
 from hybrid_gpu.backends.generic import GenericBackend
+from hybrid_gpu.backends.host_memory import available_host_bytes
 from hybrid_gpu.backends.protocol import (
     Array,
     Edges,
@@ -31,12 +31,13 @@ from hybrid_gpu.errors import DeviceMismatchError
 
 # DLPack's numbers for memory that the host can read: kDLCPU and kDLCUDAHost.
 _HOST_DEVICES = (1, 3)
-_FALLBACK_BYTES = 2 * 1024**3
 # Starting threads costs more than an operation on fewer entries.
 _WORTH_THREADS = 200_000
 # A tile is what a core's cache holds, about a megabyte in float32, and large beside the cost of a
 # call. Matrices are cut into tiles of so many rows, which pay from so many columns on.
 _TILE_ENTRIES, _TILE_ROWS, _TILE_COLUMNS = 262_144, 2048, 64
+# Entries of k-NN lists that are sorted and matched at a time.
+_LIST_ENTRIES = 1_000_000
 # Multiplications of a dense product that are worth a thread's while.
 _PRODUCT_TILE = 16_000_000
 # Entries of a row that are worth a pass of their own when columns are added up.
@@ -153,22 +154,31 @@ class NumpyBackend(GenericBackend):
         return np.asarray(labels, dtype=np.int32)
 
     def mutual_edges(self, ids: Array, similarities: Array) -> Edges:
-        n = ids.shape[0]
-        order = np.argsort(ids, axis=1, kind="stable")
-        columns = np.take_along_axis(ids, order, axis=1)
-        weights = np.take_along_axis(similarities, order, axis=1).astype(np.float64)
-        own = np.arange(n)[:, None]
-        kept = (columns >= 0) & (columns != own) & (weights > 0)
-        kept[:, 1:] &= columns[:, 1:] != columns[:, :-1]
-        indptr = np.concatenate([[0], np.cumsum(kept.sum(axis=1))])
-        lists = scipy.sparse.csr_array((weights[kept], columns[kept], indptr), shape=(n, n))
+        n, k = ids.shape
+        parts = [
+            _sorted_lists(ids[rows], similarities[rows], rows.start) for rows in _list_tiles(n, k)
+        ]
+        counts, columns, weights = (np.concatenate(part) for part in zip(*parts, strict=True))
+        del parts
+        indptr = np.concatenate([[0], np.cumsum(counts)])
+        if columns.size < 2**31:
+            indptr = indptr.astype(columns.dtype)  # or SciPy would widen the columns too
+        lists = scipy.sparse.csr_array((weights, columns, indptr), shape=(n, n))
         # The transpose is a counting sort: on long lists far cheaper than sorting names.
         back = lists.T.tocsr()
-        both = lists.astype(bool).multiply(back.astype(bool))
-        mean = scipy.sparse.csr_array((both.multiply(lists) + both.multiply(back)) / 2)
-        mean.sort_indices()
-        rows = np.repeat(np.arange(n), np.diff(mean.indptr))
-        return Edges(rows, mean.indices.astype(np.int64), mean.data)
+        # A tile of rows at a time: what lies between the lists and the edges is larger than both.
+        found = []
+        for tile in _list_tiles(n, k):
+            forth, other = (one[tile].astype(np.float64) for one in (lists, back))
+            both = forth.astype(bool).multiply(other.astype(bool))
+            mean = scipy.sparse.csr_array((both.multiply(forth) + both.multiply(other)) / 2)
+            mean.sort_indices()
+            found.append((np.diff(mean.indptr), mean.indices, mean.data))
+        del lists, back
+        counts, columns, weights = (np.concatenate(part) for part in zip(*found, strict=True))
+        del found
+        rows = np.repeat(np.arange(n), counts)
+        return Edges(rows, columns.astype(np.int64), weights)
 
     def top_k(self, scores: Array, k: int) -> TopK:
         m, n = scores.shape
@@ -242,7 +252,7 @@ class NumpyBackend(GenericBackend):
         return np.einsum("ij,ij->j", left, right, dtype=np.float64)
 
     def available_bytes(self) -> int:
-        return _available_host_bytes()
+        return available_host_bytes()
 
 
 def host_view(values: Any) -> Any:
@@ -268,6 +278,26 @@ def host_view(values: Any) -> Any:
                 f"the array of {type(values).__module__} cannot be read from the host: {fault}"
             ) from fault
     return np.asarray(values)
+
+
+def _list_tiles(n: int, k: int) -> list[slice]:
+    """Rows of k-NN lists, some hundred thousand entries at a time."""
+    rows = max(1, _LIST_ENTRIES // k)
+    return [slice(start, min(start + rows, n)) for start in range(0, n, rows)]
+
+
+def _sorted_lists(
+    ids: HostArray, similarities: HostArray, first: int
+) -> tuple[HostArray, HostArray, HostArray]:
+    """Length, columns and weights of the lists of items from ``first`` on, by column."""
+    order = np.argsort(ids, axis=1, kind="stable")
+    columns = np.take_along_axis(ids, order, axis=1)
+    weights = np.take_along_axis(similarities, order, axis=1)
+    own = np.arange(first, first + len(ids))[:, None]
+    kept = (columns >= 0) & (columns != own) & (weights > 0)
+    kept[:, 1:] &= columns[:, 1:] != columns[:, :-1]
+    small = np.int32 if columns.max(initial=0) < 2**31 else np.int64
+    return kept.sum(axis=1), columns[kept].astype(small), weights[kept]
 
 
 def _best_of_row(line: HostArray, k: int) -> HostArray:
@@ -333,18 +363,3 @@ def _balanced_bounds(indptr: HostArray, parts: int) -> tuple[int, ...]:
     wanted = np.linspace(0, int(indptr[-1]), parts + 1)[1:-1]
     inner = np.searchsorted(indptr, wanted).tolist()
     return (0, *sorted({row for row in inner if 0 < row < rows}), rows)
-
-
-def _available_host_bytes() -> int:
-    try:
-        with open("/proc/meminfo", encoding="ascii") as lines:
-            for line in lines:
-                if line.startswith("MemAvailable:"):
-                    return int(line.split()[1]) * 1024
-    except OSError:
-        pass
-    try:
-        # macOS tells no better: count on half of the memory.
-        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2
-    except (AttributeError, ValueError, OSError):
-        return _FALLBACK_BYTES

@@ -9,17 +9,17 @@ import gzip
 import json
 import math
 import os
-import warnings
 import zipfile
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from hybrid_gpu.matlab_files import DamagedFileError, read_values, read_variables
 from hybrid_gpu.plain_pickle import PlainArray, read_plain_pickle
 
 _NPY_MAGIC = b"\x93NUMPY"
@@ -317,64 +317,47 @@ def _from_mat(file: Path, name: str | None) -> NDArray[Any]:
             f"{file}: holds {len(matrices)} numeric matrices ({listed or 'nothing'}); "
             f"expected {wanted}."
         )
-    array = _values(file, [chosen]).get(chosen)
+    # Cells and structs are not read to be refused: a small file may hold millions of them.
+    array = _values(file, [chosen])[chosen] if found[chosen][1] in _MAT_NUMBERS else None
     # Complex numbers have the class of real ones in MATLAB's list of variables.
     if not isinstance(array, np.ndarray) or array.dtype.kind not in "biuf":
-        is_complex = isinstance(array, np.ndarray) and array.dtype.kind == "c"
-        kind = "complex" if is_complex else found[chosen][1]
+        kind = found[chosen][1] if array is None else "complex"
         raise ValueError(f"{file}: {chosen!r} is {kind}; expected a matrix of real numbers.")
     return array
 
 
 def _variables(file: Path) -> dict[str, tuple[tuple[int, ...], str]]:
     """Shape and MATLAB class of every variable."""
-    import scipy.io
-
-    return {name: (tuple(shape), kind) for name, shape, kind in _scipy(file, scipy.io.whosmat)}
-
-
-def _values(file: Path, names: list[str]) -> dict[str, Any]:
-    import scipy.io
-
-    def load(stream: BinaryIO) -> Any:
-        return scipy.io.loadmat(stream, variable_names=names)
-
-    return {name: value for name, value in _scipy(file, load).items() if name in names}
-
-
-def _scipy(file: Path, read: Callable[[BinaryIO], Any]) -> Any:
-    from scipy.io.matlab import MatReadWarning
-
     try:
-        with open(file, "rb") as stream, warnings.catch_warnings():
-            # SciPy only warns of a variable that it could not read.
-            warnings.simplefilter("error", MatReadWarning)
-            return read(stream)
-    except Exception as fault:  # a damaged file makes SciPy raise almost anything
-        raise ValueError(f"{file}: a damaged .mat file, or cut short ({fault}).") from fault
+        return {one.name: (one.shape, one.kind) for one in read_variables(file)}
+    except DamagedFileError as fault:
+        raise _damaged_mat(file, fault) from fault
+
+
+def _values(file: Path, names: list[str], largest: int | None = None) -> dict[str, Any]:
+    try:
+        return read_values(file, names, largest=largest)
+    except DamagedFileError as fault:
+        raise _damaged_mat(file, fault) from fault
+
+
+def _damaged_mat(file: Path, fault: Exception) -> ValueError:
+    return ValueError(f"{file}: a damaged .mat file, or cut short ({fault}).")
 
 
 def _mat_ground_truth(file: Path) -> dict[str, Any]:
-    content = _values(file, ["imlist", "qimlist", "gnd", "qidx"])
-    for name in ("imlist", "qimlist"):
-        if name in content:
-            content[name] = [_innermost(cell) for cell in np.ravel(content[name])]
-    if "gnd" in content:
-        entries = [_innermost(entry) for entry in np.ravel(content["gnd"])]
-        content["gnd"] = [
-            {name: entry[name] for name in entry.dtype.names}
-            if isinstance(entry, np.void) and entry.dtype.names
-            else entry
-            for entry in entries
-        ]
+    content = _values(file, ["imlist", "qimlist", "gnd", "qidx"], _LARGEST_GROUND_TRUTH)
+    for name in ("imlist", "qimlist", "gnd"):
+        if isinstance(content.get(name), list):
+            content[name] = [_innermost(cell) for cell in content[name]]
     return content
 
 
 def _innermost(cell: Any) -> Any:
-    """What a cell holds: SciPy wraps a text or a struct in arrays of one entry."""
-    while isinstance(cell, np.ndarray) and cell.size == 1:
-        cell = cell.reshape(-1)[0]
-    return str(cell) if isinstance(cell, str) else cell
+    """What a cell holds, if it is a cell of one entry."""
+    while isinstance(cell, list) and len(cell) == 1:
+        cell = cell[0]
+    return cell
 
 
 def _from_json(file: Path) -> Any:

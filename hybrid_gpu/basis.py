@@ -117,19 +117,19 @@ class EigenBasis:
     def restrict(self, signal: Array) -> Array:
         xp = self.backend.xp
         if self._exact:
-            return xp.matmul(self.vectors.T, signal)
+            return self.backend.matmul(self.vectors.T, signal)
         shape = (self.rank, signal.shape[1])
         result = xp.zeros(shape, dtype=signal.dtype, device=self.backend.device)
         for start, stop in self._tiles():
-            result = result + xp.matmul(self._rows(start, stop).T, signal[start:stop, :])
+            result = result + self.backend.matmul(self._rows(start, stop).T, signal[start:stop, :])
         return self._scaled(result)
 
     def prolong(self, coefficients: Array) -> Array:
         xp = self.backend.xp
         if self._exact:
-            return xp.matmul(self.vectors, coefficients)
+            return self.backend.matmul(self.vectors, coefficients)
         scaled = self._scaled(coefficients)
-        return xp.concat([xp.matmul(self._rows(*rows), scaled) for rows in self._tiles()])
+        return xp.concat([self.backend.matmul(self._rows(*rows), scaled) for rows in self._tiles()])
 
     def without_image(self, signal: Array, coefficients: Array, alpha: float) -> Array:
         # Not U Lambda c: vectors of low precision are eigenvectors only nearly.
@@ -230,14 +230,16 @@ class GalerkinBasis:
 
     def coarse_solve(self, alpha: float) -> CoarseSolve:
         xp, s = self.backend.xp, self.coupling.shape[0]
-        if alpha not in self._solvers:
+        inverse = self._solvers.get(alpha)
+        if inverse is None:
+            # Another thread may want another alpha meanwhile: what is kept need not be ours.
+            inverse = self._inverse(alpha)
             self._solvers.clear()
-            self._solvers[alpha] = self._inverse(alpha)
-        inverse = self._solvers[alpha]
+            self._solvers[alpha] = inverse
         rest = _inverse_of(self.alone, alpha, self.backend)
 
         def solve(coefficients: Array) -> Array:
-            together = xp.matmul(inverse, coefficients[:s, :])
+            together = self.backend.matmul(inverse, coefficients[:s, :])
             return xp.concat([together, rest * coefficients[s:, :]])
 
         return solve
@@ -265,7 +267,7 @@ class GalerkinBasis:
     def _times(self, matrix: Any, dense: Array) -> Array:
         if hasattr(matrix, "indptr"):
             return self.backend.spmm(matrix, dense)
-        return self.backend.xp.matmul(matrix, dense)
+        return self.backend.matmul(matrix, dense)
 
     def __repr__(self) -> str:
         return f"GalerkinBasis({self.kind}, rank {self.rank}, {_size(self)})"

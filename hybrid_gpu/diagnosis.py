@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from hybrid_gpu.backends import INSTALL_CUPY, select_backend
-from hybrid_gpu.backends.numpy_backend import NumpyBackend, thread_count
+from hybrid_gpu.backends.numpy_backend import NumpyBackend
+from hybrid_gpu.backends.threads import thread_count
 from hybrid_gpu.errors import HybridGpuError
 
 

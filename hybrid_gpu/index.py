@@ -413,9 +413,12 @@ class DiffusionIndex:
     def sparse_eigenvectors(self, sparsity: float) -> GalerkinBasis:
         """The eigenvectors without their smallest entries; made once and kept."""
         vectors = self.required_eigenvectors()
-        if sparsity not in self._sparse:
-            self._sparse.clear()  # one at a time: each costs a pass over all entries to make
-            self._sparse[sparsity] = sparse_eigen_basis(
+        made = self._sparse.get(sparsity)
+        if made is None:
+            made = sparse_eigen_basis(
                 vectors.dense(), self.layout.graph, sparsity=sparsity, backend=self.backend
             )
-        return self._sparse[sparsity]
+            # One at a time, and another thread may want another: what is kept need not be ours.
+            self._sparse.clear()
+            self._sparse[sparsity] = made
+        return made

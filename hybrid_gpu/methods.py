@@ -133,7 +133,7 @@ def _query_expansion(batch: Batch) -> Solution:
     vectors = expanded(
         queries, items, found.ids, found.similarities, batch.expansion.alpha, backend
     )
-    return _direct(xp.matmul(items, vectors.T))
+    return _direct(backend.matmul(items, vectors.T))
 
 
 def _temporal(batch: Batch) -> Solution:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib.util
+import os
+import sys
 from dataclasses import dataclass
 from typing import Any
 
@@ -65,7 +67,13 @@ def nearest_neighbors(
     Raises
     ------
     ValueError
-        For wrong shapes, NaN, or a ``k`` that the database cannot give.
+        For wrong shapes, NaN, a ``k`` that the database cannot give, or a FAISS index that cannot
+        be made of so few items.
+
+    Notes
+    -----
+    In a process that was forked after FAISS had been imported, FAISS gets one thread: the threads
+    of its OpenMP stay behind in the parent, and the child would wait for them for ever.
     """
     device = select_backend(backend, like=descriptors)
     dtype = check_dtype(dtype)
@@ -159,7 +167,7 @@ def exact_neighbors(
         if progress:
             progress("neighbors", start, m)
         stop = min(start + tile, m)
-        products = xp.matmul(queries[start:stop, :], units.T)
+        products = backend.matmul(queries[start:stop, :], units.T)
         if own is not None:
             itself = item_ids[None, :] == own[start:stop, None]
             products = xp.where(itself, nothing, products)
@@ -204,6 +212,8 @@ def _through_faiss(
 ) -> Neighbors:
     import faiss
 
+    if _forked_with_faiss:
+        faiss.omp_set_num_threads(1)
     index = _made_by_faiss(factory, units.shape[1])
     items = np.ascontiguousarray(backend.to_numpy(units), dtype=np.float32)
     wanted = items
@@ -212,31 +222,64 @@ def _through_faiss(
     gpu = _gpu_number(backend)
     if gpu is not None and hasattr(faiss, "StandardGpuResources"):
         index = faiss.index_cpu_to_gpu(faiss.StandardGpuResources(), gpu, index)
+    try:
+        _fill_faiss(index, items, factory)
+        found = _ask_faiss(index, wanted, k, queries is None, progress)
+    except RuntimeError as fault:
+        # FAISS names the place in its source first, and what is wrong last.
+        reason = " ".join(str(fault).split()).rpartition("failed: ")[2].rstrip(".")
+        raise ValueError(
+            f"FAISS cannot search {len(items)} items by knn={factory!r}: {reason}. Use 'faiss' or "
+            "'exact', or a factory string for fewer items."
+        ) from fault
+    return Neighbors(
+        ids=backend.asarray(found.ids),
+        similarities=backend.asarray(found.similarities, dtype_name(units.dtype)),
+    )
+
+
+def _fill_faiss(index: Any, items: Any, factory: str) -> None:
+    import faiss
+
     index.train(items)
     index.add(items)
     if "IVF" in factory:
         inverted = faiss.extract_index_ivf(index)
         inverted.nprobe = min(_FAISS_PROBES, inverted.nlist)
+
+
+def _ask_faiss(
+    index: Any, wanted: Any, k: int, skip_itself: bool, progress: Progress | None
+) -> Neighbors:
     m = wanted.shape[0]
-    # One more than asked for, because an item finds itself.
-    extra = k + 1 if queries is None else k
-    ids = np.empty((m, extra), np.int64)
-    similarities = np.empty((m, extra), np.float32)
+    ids, similarities = np.empty((m, k), np.int64), np.empty((m, k), np.float32)
     for start in range(0, m, 16_384):
         if progress:
             progress("neighbors", start, m)
-        stop = min(start + 16_384, m)
-        similarities[start:stop], ids[start:stop] = index.search(wanted[start:stop], extra)
+        rows = slice(start, min(start + 16_384, m))
+        if not skip_itself:
+            similarities[rows], ids[rows] = index.search(wanted[rows], k)
+            continue
+        # One more than asked for, because an item finds itself. It goes last and is cut off; among
+        # many equal items it may not have found itself.
+        more, found = index.search(wanted[rows], k + 1)
+        itself = found == np.arange(rows.start, rows.stop)[:, None]
+        order = np.argsort(itself, axis=1, kind="stable")[:, :k]
+        ids[rows] = np.take_along_axis(found, order, axis=1)
+        similarities[rows] = np.take_along_axis(more, order, axis=1)
     if progress:
         progress("neighbors", m, m)
-    if queries is None:
-        # Itself goes last and is cut off; among many equal items it may not have found itself.
-        itself = ids == np.arange(m)[:, None]
-        order = np.argsort(itself, axis=1, kind="stable")[:, :k]
-        ids = np.take_along_axis(ids, order, axis=1)
-        similarities = np.take_along_axis(similarities, order, axis=1)
     similarities[ids < 0] = 0
-    return Neighbors(
-        ids=backend.asarray(ids),
-        similarities=backend.asarray(similarities, dtype_name(units.dtype)),
-    )
+    return Neighbors(ids, similarities)
+
+
+_forked_with_faiss = False
+
+
+def _note_the_fork() -> None:
+    global _forked_with_faiss
+    _forked_with_faiss = "faiss" in sys.modules
+
+
+if hasattr(os, "register_at_fork"):  # not on Windows, which has no fork
+    os.register_at_fork(after_in_child=_note_the_fork)

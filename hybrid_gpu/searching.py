@@ -105,7 +105,7 @@ def search_descriptors(index: DiffusionIndex, queries: Any, options: Options) ->
 
         def first_stage(part: Array) -> _FirstStage:
             units = unit_rows(part, backend)
-            similarities = backend.xp.matmul(units, items.T)
+            similarities = backend.matmul(units, items.T)
             best = backend.top_k(similarities, found)
             weights = _powered(best.scores, index.gamma, backend)
             return _FirstStage(
@@ -167,7 +167,7 @@ def search_own_items(index: DiffusionIndex, ids: Any, options: Options) -> Ranki
                 products = _once(lambda: scatter(itself, ones, index.n, backend).T)
             else:
                 queries = xp.take(vectors, part, axis=0)
-                products = _once(lambda: xp.matmul(queries, vectors.T))
+                products = _once(lambda: backend.matmul(queries, vectors.T))
             return _FirstStage(
                 Observation(itself, ones, index.n),
                 queries,
@@ -198,8 +198,12 @@ def batch_width(index: DiffusionIndex, batch: int | None, count: int) -> int:
     """Queries to solve side by side: what was asked for, or what helps and fits into memory."""
     if batch is not None:
         return min(check_count(batch, "batch"), count)
+    if count == 1:
+        return 1  # whatever memory allows: not worth the time to ask
     column = ARRAYS_PER_BATCH * index.n * item_bytes(index.layout.graph.degrees)
-    return max(1, min(_LARGEST_BATCH, count, index.backend.available_bytes() // column))
+    # Half of it: other threads may search too, and think the same.
+    room = index.backend.available_bytes() // 2
+    return max(1, min(_LARGEST_BATCH, count, room // column))
 
 
 def _rank(

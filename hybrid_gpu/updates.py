@@ -125,7 +125,7 @@ def _with_candidates(lists: Neighbors, old: Array, new: Array, backend: Backend)
         rows = slice(start, min(start + tile, n))
         known = lists.ids[rows, :]
         values = xp.where(known < 0, nothing, lists.similarities[rows, :])
-        products = xp.matmul(old[rows, :], new.T)
+        products = backend.matmul(old[rows, :], new.T)
         # Most lists stay as they are: only those with a worse entry than the best candidate change.
         better = xp.max(products, axis=1) > xp.min(values, axis=1)
         (places,) = xp.nonzero(better)

@@ -375,3 +375,19 @@ def test_small_arrays_are_one_tile_and_large_ones_several():
     assert len(tiles) == 4
     covered = np.concatenate([np.arange(400_000)[rows] for rows in tiles])
     assert np.array_equal(covered, np.arange(400_000))
+
+
+# The second is cut by rows, the third by columns; solvers give transposed views.
+@pytest.mark.parametrize(
+    "shape", [(1, 1, 1), (900, 300, 170), (20, 300, 7000), (0, 4, 3), (3, 0, 2)]
+)
+def test_matmul_is_the_dense_product(backend, rng, dtype, tolerance, shape):
+    n, p, m = shape
+    left, right = (
+        rng.standard_normal((n, p)).astype(dtype),
+        rng.standard_normal((m, p)).astype(dtype),
+    )
+    product = backend.to_numpy(backend.matmul(backend.asarray(left), backend.asarray(right).T))
+    expected = left.astype("float64") @ right.astype("float64").T
+    np.testing.assert_allclose(product, expected, rtol=tolerance, atol=20 * tolerance)
+    assert product.dtype == dtype

@@ -407,7 +407,7 @@ def _with(value):
         (VECTORS, {"rank": 99}, ValueError, "rank must be at most"),
         (VECTORS, {"dtype": "float16"}, ValueError, "dtype must be"),
         (VECTORS, {"knn": "Nonsense"}, ValueError, "FAISS factory string"),
-        (VECTORS[:1], {"neighbors": 1}, ValueError, "neighbors must be at most 0"),
+        (VECTORS[:1], {"neighbors": 1}, ValueError, "at least two items"),
     ],
 )
 def test_bad_descriptors_and_settings_are_refused(backend, descriptors, options, kind, message):

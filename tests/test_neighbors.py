@@ -1,3 +1,7 @@
+import os
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 from conftest import clustered_vectors
@@ -135,3 +139,29 @@ def test_names_of_engines_can_be_checked_beforehand():
         check_knn(knn, 8)
     with pytest.raises(ValueError, match="FAISS factory string; got 'Nonsense'"):
         check_knn("Nonsense", 8)
+
+
+@pytest.mark.parametrize("knn", ["IVF4096,Flat", "PQ4", "IVF64,PQ4"])
+def test_too_few_items_for_a_faiss_index_are_told_what_to_use(backend, rng, knn):
+    vectors = clustered_vectors(rng, n=50)
+    with pytest.raises(ValueError, match=rf"50 items by knn='{knn}': .*Use 'faiss' or 'exact'"):
+        hg.nearest_neighbors(vectors, k=3, knn=knn, backend=backend)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
+@pytest.mark.parametrize("knn", ["faiss", "IVF16,Flat"])
+def test_faiss_works_in_a_forked_child(knn):
+    script = f"""
+import os
+import numpy as np
+import hybrid_gpu as hg
+vectors = np.random.default_rng(3).standard_normal((3000, 16))
+def found():
+    return hg.nearest_neighbors(vectors, k=5, knn={knn!r}, backend="numpy").ids
+ids = found()
+child = os.fork()
+if child == 0:
+    os._exit(0 if (found() == ids).all() else 1)
+assert os.waitpid(child, 0)[1] == 0
+"""
+    subprocess.run([sys.executable, "-c", script], check=True, timeout=60)

@@ -37,6 +37,9 @@ class GenericBackend(ABC):
     @abstractmethod
     def spmm(self, matrix: SparseMatrix, dense: Array) -> Array: ...
 
+    def matmul(self, left: Array, right: Array) -> Array:
+        return self.xp.matmul(left, right)
+
     def subtract_spmm(self, values: Array, matrix: SparseMatrix, dense: Array) -> Array:
         return values - self.spmm(matrix, dense)
 

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Iterable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import cache
 from itertools import pairwise
-from typing import Any, TypeVar
+from typing import Any
 
 import array_api_compat
 import array_api_compat.numpy as xp
@@ -19,6 +15,7 @@ import scipy.sparse.linalg
 from numpy.typing import NDArray
 
 from hybrid_gpu.backends.generic import GenericBackend
+from hybrid_gpu.backends.host_memory import available_host_bytes
 from hybrid_gpu.backends.protocol import (
     Array,
     Edges,
@@ -29,19 +26,20 @@ from hybrid_gpu.backends.protocol import (
     TopK,
     Update,
 )
+from hybrid_gpu.backends.threads import for_each, single_threaded_blas, thread_count
 from hybrid_gpu.errors import DeviceMismatchError
-
-T = TypeVar("T")
-R = TypeVar("R")
 
 # DLPack's numbers for memory that the host can read: kDLCPU and kDLCUDAHost.
 _HOST_DEVICES = (1, 3)
-_FALLBACK_BYTES = 2 * 1024**3
 # Starting threads costs more than an operation on fewer entries.
 _WORTH_THREADS = 200_000
 # A tile is what a core's cache holds, about a megabyte in float32, and large beside the cost of a
 # call. Matrices are cut into tiles of so many rows, which pay from so many columns on.
 _TILE_ENTRIES, _TILE_ROWS, _TILE_COLUMNS = 262_144, 2048, 64
+# Entries of k-NN lists that are sorted and matched at a time.
+_LIST_ENTRIES = 1_000_000
+# Multiplications of a dense product that are worth a thread's while.
+_PRODUCT_TILE = 16_000_000
 # Entries of a row that are worth a pass of their own when columns are added up.
 _ROW_ENTRIES = 64
 
@@ -100,6 +98,19 @@ class NumpyBackend(GenericBackend):
             data, indices, indptr, shape, blocks, cut(tiles) if tiles > len(blocks) else blocks
         )
 
+    def matmul(self, left: Array, right: Array) -> Array:
+        result = np.empty((left.shape[0], right.shape[1]), np.result_type(left, right))
+
+        def multiply(tile: tuple[slice, slice]) -> None:
+            rows, columns = tile
+            with single_threaded_blas():
+                np.matmul(left[rows], right[:, columns], out=result[rows, columns])
+
+        # By shape alone: the last bits of a product depend on how BLAS cuts it.
+        tiles = _product_tiles(left.shape[0], left.shape[1], right.shape[1])
+        for_each(multiply, tiles, parallel=len(tiles) > 1)
+        return result
+
     def spmm(self, matrix: SparseMatrix, dense: Array) -> Array:
         assert isinstance(matrix, _RowBlocks)
         dense = np.ascontiguousarray(dense)
@@ -111,7 +122,7 @@ class NumpyBackend(GenericBackend):
             result[start : start + rows.shape[0]] = rows @ dense
 
         parallel = matrix.data.size * dense.shape[1] > _WORTH_THREADS
-        _for_each(multiply, matrix.blocks, parallel=parallel)
+        for_each(multiply, matrix.blocks, parallel=parallel)
         return result
 
     def subtract_spmm(self, values: Array, matrix: SparseMatrix, dense: Array) -> Array:
@@ -125,7 +136,7 @@ class NumpyBackend(GenericBackend):
 
         m = dense.shape[1]
         parallel = matrix.data.size * m > _WORTH_THREADS
-        _for_each(subtract, matrix.parts(m), parallel=parallel)
+        for_each(subtract, matrix.parts(m), parallel=parallel)
         return values
 
     def eigsh(self, matrix: SparseMatrix, k: int, start: HostArray) -> Eigenpairs:
@@ -143,22 +154,31 @@ class NumpyBackend(GenericBackend):
         return np.asarray(labels, dtype=np.int32)
 
     def mutual_edges(self, ids: Array, similarities: Array) -> Edges:
-        n = ids.shape[0]
-        order = np.argsort(ids, axis=1, kind="stable")
-        columns = np.take_along_axis(ids, order, axis=1)
-        weights = np.take_along_axis(similarities, order, axis=1).astype(np.float64)
-        own = np.arange(n)[:, None]
-        kept = (columns >= 0) & (columns != own) & (weights > 0)
-        kept[:, 1:] &= columns[:, 1:] != columns[:, :-1]
-        indptr = np.concatenate([[0], np.cumsum(kept.sum(axis=1))])
-        lists = scipy.sparse.csr_array((weights[kept], columns[kept], indptr), shape=(n, n))
+        n, k = ids.shape
+        parts = [
+            _sorted_lists(ids[rows], similarities[rows], rows.start) for rows in _list_tiles(n, k)
+        ]
+        counts, columns, weights = (np.concatenate(part) for part in zip(*parts, strict=True))
+        del parts
+        indptr = np.concatenate([[0], np.cumsum(counts)])
+        if columns.size < 2**31:
+            indptr = indptr.astype(columns.dtype)  # or SciPy would widen the columns too
+        lists = scipy.sparse.csr_array((weights, columns, indptr), shape=(n, n))
         # The transpose is a counting sort: on long lists far cheaper than sorting names.
         back = lists.T.tocsr()
-        both = lists.astype(bool).multiply(back.astype(bool))
-        mean = scipy.sparse.csr_array((both.multiply(lists) + both.multiply(back)) / 2)
-        mean.sort_indices()
-        rows = np.repeat(np.arange(n), np.diff(mean.indptr))
-        return Edges(rows, mean.indices.astype(np.int64), mean.data)
+        # A tile of rows at a time: what lies between the lists and the edges is larger than both.
+        found = []
+        for tile in _list_tiles(n, k):
+            forth, other = (one[tile].astype(np.float64) for one in (lists, back))
+            both = forth.astype(bool).multiply(other.astype(bool))
+            mean = scipy.sparse.csr_array((both.multiply(forth) + both.multiply(other)) / 2)
+            mean.sort_indices()
+            found.append((np.diff(mean.indptr), mean.indices, mean.data))
+        del lists, back
+        counts, columns, weights = (np.concatenate(part) for part in zip(*found, strict=True))
+        del found
+        rows = np.repeat(np.arange(n), counts)
+        return Edges(rows, columns.astype(np.int64), weights)
 
     def top_k(self, scores: Array, k: int) -> TopK:
         m, n = scores.shape
@@ -174,7 +194,7 @@ class NumpyBackend(GenericBackend):
                 best[row] = line[ids[row]]
 
         chunks = [slice(start, min(start + 32, m)) for start in range(0, m, 32)]
-        _for_each(select, chunks, parallel=m * n > _WORTH_THREADS)
+        for_each(select, chunks, parallel=m * n > _WORTH_THREADS)
         return TopK(scores=best, ids=ids)
 
     def laplacian_step(self, matrix: SparseMatrix, direction: Array, alpha: float) -> Product:
@@ -193,7 +213,7 @@ class NumpyBackend(GenericBackend):
             values[start : start + rows.shape[0]] = product
             curvature[number] = _dots(own, product)
 
-        _for_each(step, range(len(parts)), parallel=matrix.data.size * m > _WORTH_THREADS)
+        for_each(step, range(len(parts)), parallel=matrix.data.size * m > _WORTH_THREADS)
         return Product(values=values, curvature=np.sum(curvature, axis=0))
 
     def cg_update(
@@ -212,7 +232,7 @@ class NumpyBackend(GenericBackend):
             left -= moved
             squared[number] = _dots(left, left)
 
-        _for_each(update, range(len(tiles)), parallel=len(tiles) > 1)
+        for_each(update, range(len(tiles)), parallel=len(tiles) > 1)
         return Update(solution, residual, np.sum(squared, axis=0))
 
     def cg_direction(self, residual: Array, direction: Array, ratio: Array) -> Array:
@@ -224,7 +244,7 @@ class NumpyBackend(GenericBackend):
             part += residual[rows]
 
         tiles = _row_tiles(direction)
-        _for_each(turn, tiles, parallel=len(tiles) > 1)
+        for_each(turn, tiles, parallel=len(tiles) > 1)
         return direction
 
     def column_dots(self, left: Array, right: Array) -> Array:
@@ -234,11 +254,11 @@ class NumpyBackend(GenericBackend):
         def multiply(number: int) -> None:
             dots[number] = _dots(left[tiles[number]], right[tiles[number]])
 
-        _for_each(multiply, range(len(tiles)), parallel=len(tiles) > 1)
+        for_each(multiply, range(len(tiles)), parallel=len(tiles) > 1)
         return np.sum(dots, axis=0)
 
     def available_bytes(self) -> int:
-        return _available_host_bytes()
+        return available_host_bytes()
 
 
 def host_view(values: Any) -> Any:
@@ -264,6 +284,26 @@ def host_view(values: Any) -> Any:
                 f"the array of {type(values).__module__} cannot be read from the host: {fault}"
             ) from fault
     return np.asarray(values)
+
+
+def _list_tiles(n: int, k: int) -> list[slice]:
+    """Rows of k-NN lists, some hundred thousand entries at a time."""
+    rows = max(1, _LIST_ENTRIES // k)
+    return [slice(start, min(start + rows, n)) for start in range(0, n, rows)]
+
+
+def _sorted_lists(
+    ids: HostArray, similarities: HostArray, first: int
+) -> tuple[HostArray, HostArray, HostArray]:
+    """Length, columns and weights of the lists of items from ``first`` on, by column."""
+    order = np.argsort(ids, axis=1, kind="stable")
+    columns = np.take_along_axis(ids, order, axis=1)
+    weights = np.take_along_axis(similarities, order, axis=1)
+    own = np.arange(first, first + len(ids))[:, None]
+    kept = (columns >= 0) & (columns != own) & (weights > 0)
+    kept[:, 1:] &= columns[:, 1:] != columns[:, :-1]
+    small = np.int32 if columns.max(initial=0) < 2**31 else np.int64
+    return kept.sum(axis=1), columns[kept].astype(small), weights[kept]
 
 
 def _best_of_row(line: HostArray, k: int) -> HostArray:
@@ -314,46 +354,18 @@ def _row_tiles(array: HostArray) -> list[slice]:
     return [slice(start, start + rows) for start in range(0, n, rows)]
 
 
+def _product_tiles(n: int, p: int, m: int) -> list[tuple[slice, slice]]:
+    """Rows and columns of an (n, p) by (p, m) product, cut across its longer side."""
+    count = max(1, min(max(n, m), n * p * m // _PRODUCT_TILE))
+    bounds = [max(n, m) * number // count for number in range(count + 1)]
+    cuts = [slice(*ends) for ends in pairwise(bounds)]
+    whole = slice(None)
+    return [(cut, whole) for cut in cuts] if n >= m else [(whole, cut) for cut in cuts]
+
+
 def _balanced_bounds(indptr: HostArray, parts: int) -> tuple[int, ...]:
     """Row numbers that cut a matrix into at most ``parts`` blocks of about equal work."""
     rows = indptr.size - 1
     wanted = np.linspace(0, int(indptr[-1]), parts + 1)[1:-1]
     inner = np.searchsorted(indptr, wanted).tolist()
     return (0, *sorted({row for row in inner if 0 < row < rows}), rows)
-
-
-@cache
-def thread_count() -> int:
-    """Threads that this process may run at once."""
-    try:
-        return len(os.sched_getaffinity(0))
-    except AttributeError:  # macOS and Windows
-        return os.cpu_count() or 1
-
-
-@cache
-def _pool() -> ThreadPoolExecutor:
-    return ThreadPoolExecutor(thread_count(), thread_name_prefix="hybrid_gpu")
-
-
-def _for_each(function: Callable[[T], R], items: Iterable[T], *, parallel: bool) -> None:
-    if parallel and thread_count() > 1:
-        list(_pool().map(function, items))
-    else:
-        for item in items:
-            function(item)
-
-
-def _available_host_bytes() -> int:
-    try:
-        with open("/proc/meminfo", encoding="ascii") as lines:
-            for line in lines:
-                if line.startswith("MemAvailable:"):
-                    return int(line.split()[1]) * 1024
-    except OSError:
-        pass
-    try:
-        # macOS tells no better: count on half of the memory.
-        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2
-    except (AttributeError, ValueError, OSError):
-        return _FALLBACK_BYTES

@@ -106,6 +106,13 @@ class Backend(Protocol):
     ) -> SparseMatrix:
         """Make a sparse matrix of the backend from its three arrays, without copying them."""
 
+    def matmul(self, left: Array, right: Array) -> Array:
+        """Multiply a dense (n, p) matrix with a dense (p, m) one.
+
+        ``xp.matmul`` can not be told how many threads to take: on the host, each of several callers
+        would take them all.
+        """
+
     def spmm(self, matrix: SparseMatrix, dense: Array) -> Array:
         """Multiply a sparse (n, p) matrix with a dense row-major (p, m) one."""
 

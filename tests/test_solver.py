@@ -337,6 +337,30 @@ def test_an_easy_column_does_not_wait_for_a_hard_one(backend):
     )
 
 
+@pytest.mark.parametrize("kind", [None, "eigen", "aggregates"])
+def test_columns_that_go_on_alone_come_back_to_their_places(backend, rng, kind):
+    # Pairs and a triangle are solved in a step or two, a path of 60 items takes many.
+    pairs = sparse.block_diag([two_cliques(2), np.ones((3, 3)) - np.eye(3), path(60)])
+    graph = hg.graph_from_affinity(sparse.csr_array(pairs), dtype="float64", backend=backend)
+    basis = None if kind is None else BASES[kind](graph, rng, backend)
+    items = rng.permutation([0, 3, 5, 7, 20, 40, 66, 2, 6, 30])
+
+    def solution(chosen):
+        given = backend.asarray(np.eye(67)[:, chosen])
+        options = {"filter": hg.PageRank(ALPHA), "basis": basis, "rtol": 1e-8}
+        return hg.diffuse(graph, given, backend=backend, **options)
+
+    together = solution(items)
+    truth = exact(sparse.csr_array(pairs), np.eye(67)[:, items])
+    np.testing.assert_allclose(backend.to_numpy(together.values), truth, atol=4e-7)
+    for column, item in enumerate(items):
+        alone = backend.to_numpy(solution([item]).values)[:, 0]
+        np.testing.assert_allclose(
+            backend.to_numpy(together.values)[:, column], alone, atol=1e-12, rtol=0
+        )
+    assert backend.to_numpy(together.residuals).max() <= 1e-8
+
+
 def test_a_batch_gives_what_single_columns_give(backend, rng, dtype, tolerance):
     affinity, observation = problem(rng, m=7)
     batch = backend.to_numpy(solve(backend, affinity, observation, dtype, 5, steps=4).values)
@@ -552,6 +576,8 @@ def test_rounding_in_the_projection_does_not_stop_a_tolerance(backend, rng):
     plain = index.search_items(np.arange(0, 560, 20), k=10, method="temporal", accuracy=1e-3)
     worst = found.report.residuals.max()
     assert worst <= max(1e-3, 2 * plain.report.residuals.max())
+    # Neither goes on for the thousand steps that are allowed.
+    assert found.report.steps < 200
 
 
 @pytest.mark.parametrize("scale", [1e-30, 1e-12, 1e13, 1e30])
@@ -628,8 +654,10 @@ def test_paper_s_methods_report_the_residual_of_the_diffusion(backend, rng, dtyp
     )
     items = np.arange(6)
     found = index.search_items(items, k=60, method=method, sparsity=0.7)
-    scores = np.zeros((6, 60))
+    # The last column is for ids of -1, of items that nothing speaks for.
+    scores = np.zeros((6, 61))
     np.put_along_axis(scores, found.ids, found.scores, axis=1)
+    scores = scores[:, :60]
     observed = (1 - ALPHA) * np.eye(60)[items]
     left = observed - (scores - ALPHA * scores @ reference.normalize(affinity).toarray())
     np.testing.assert_allclose(

@@ -108,3 +108,8 @@ def test_bad_requests_say_what_to_do(backend, rng):
         hg.nearest_neighbors(vectors, k=2, knn="Nonsense", backend=backend)
     with pytest.raises(ValueError, match="8 dimensions; got 3"):
         hg.nearest_neighbors(vectors, vectors[:, :3], k=2, backend=backend)
+
+
+def test_an_engine_that_is_no_name_is_refused(backend, rng):
+    with pytest.raises(TypeError, match=r"FAISS factory string; got 3\."):
+        hg.nearest_neighbors(clustered_vectors(rng), k=3, knn=3, backend=backend)

@@ -249,7 +249,10 @@ def _twisted(call: _Call, rng: np.random.Generator) -> tuple[dict[str, Any], boo
     for _ in range(int(rng.integers(1, 3))):
         name = str(rng.choice(list(arguments)))
         if name in call.settings:
-            arguments[name] = _SCALARS[int(rng.integers(0, len(_SCALARS)))]
+            scalar = _SCALARS[int(rng.integers(0, len(_SCALARS)))]
+            # Billions of steps are an order that can be followed, some day.
+            endless = name == "steps" and type(scalar) is int and scalar > 1000
+            arguments[name] = 30 if endless else scalar
             same = False
             done.append(f"{name}={arguments[name]!r}")
             continue
@@ -284,7 +287,8 @@ def _fault(call: _Call, expected: Any, rng: np.random.Generator) -> Failure | No
         if same:
             return Failure("wrong", f"{told}: refused: {sentence}")
         # Raised by NumPy deep inside, it tells nothing about the argument.
-        if not frames[-1].filename.startswith(_PACKAGE) or not sentence.endswith("."):
+        own = frames[-1].filename.startswith(_PACKAGE) and "raise" in (frames[-1].line or "")
+        if not own or not sentence.endswith("."):
             return Failure("foreign error", f"{told}: {error!r} in {frames[-1].filename}")
         return None
     except Exception as error:

@@ -357,7 +357,8 @@ def aggregate_basis(
     ----------
     groups : Aggregation, or int array of shape (n,)
         The groups of ``aggregate``, or any labels from 0 up, such as the cells of an inverted
-        file; -1 for items that belong to none.
+        file; -1 for items that belong to none. A label in several components of the graph is a
+        group in each of them.
     """
     device = select_backend(backend, like=graph.degrees)
     if isinstance(groups, Aggregation):
@@ -369,6 +370,9 @@ def aggregate_basis(
     # Groups of isolated items only have no vector: the others are numbered without them.
     labels = np.where(inside, labels, -1)
     labels[inside] = np.unique(labels[inside], return_inverse=True)[1]
+    # A group across components would hand scores to items that diffusion cannot reach.
+    parts = labels[inside] * graph.n + graph.components[inside]
+    labels[inside] = np.unique(parts, return_inverse=True)[1]
     couplings = _couplings_of_groups(graph, labels, _group_weights(labels, degrees), device)
     # Groups that couple to no other are solved by a division: they are numbered last.
     coupled = np.unique(couplings.groups[couplings.groups != couplings.others])

@@ -91,7 +91,7 @@ def ranked(scores: Any, *, k: int | None = None) -> NDArray[np.int64]:
         If scores are not a non-empty (m, n) array of floats, hold NaN, or have fewer than ``k``
         columns.
     """
-    rows = np.asarray(host_view(scores))
+    rows = _on_host(scores, "scores")
     if rows.ndim != 2 or 0 in rows.shape or rows.dtype.kind != "f":
         raise ValueError(
             f"scores must be a non-empty float array of shape (m, n); got {rows.dtype} of shape "
@@ -316,7 +316,7 @@ def _known_items(truth: Any, query: int) -> dict[str, NDArray[np.int64]]:
 
 
 def _id_list(values: Any, what: str) -> NDArray[np.int64]:
-    items = np.asarray(host_view(values))
+    items = _on_host(values, what)
     if items.size == 0:
         return np.empty(0, np.int64)
     if items.ndim != 1 or items.dtype.kind not in "iu" or items.min() < 0:
@@ -388,7 +388,7 @@ def _hits_of_classes(
     ranking: NDArray[np.int64], labels: Any, query_labels: Any, ignore: Any
 ) -> Iterator[tuple[NDArray[np.bool_], int]]:
     """Which results of each query have its label, and how many items have it."""
-    classes, wanted = np.asarray(host_view(labels)), np.asarray(host_view(query_labels))
+    classes, wanted = _on_host(labels, "labels"), _on_host(query_labels, "query_labels")
     if classes.ndim != 1 or wanted.shape != (len(ranking),):
         raise ValueError(
             f"labels must be (n,) and query_labels ({len(ranking)},); got {classes.shape} and "
@@ -408,7 +408,7 @@ def _hits_of_classes(
 
 
 def _ignored(ignore: Any, m: int, n: int) -> NDArray[Any]:
-    skipped = np.asarray(host_view(ignore))
+    skipped = _on_host(ignore, "ignore")
     if skipped.shape != (m,) or skipped.dtype.kind not in "iu":
         raise ValueError(
             f"ignore must be an integer array ({m},); got {skipped.dtype} of shape {skipped.shape}."
@@ -428,7 +428,7 @@ def _average_precision(hits: NDArray[np.bool_], total: int) -> float:
 
 def _ranking(ids: Any) -> NDArray[np.int64]:
     refuse_masked(ids, "ids", "-1")
-    ranking = np.asarray(host_view(ids))
+    ranking = _on_host(ids, "ids")
     if ranking.ndim != 2 or 0 in ranking.shape or ranking.dtype.kind not in "iu":
         raise ValueError(
             f"ids must be a non-empty integer array of shape (m, k); got {ranking.dtype} of shape "
@@ -442,6 +442,15 @@ def _ranking(ids: Any) -> NDArray[np.int64]:
     if _repeats(ranking):
         raise ValueError("ids must not repeat within a ranking; some query lists an item twice.")
     return ranking
+
+
+def _on_host(values: Any, what: str) -> NDArray[Any]:
+    try:
+        return np.asarray(host_view(values))
+    except ValueError as fault:
+        raise ValueError(
+            f"{what} must be an array, all rows of the same length: {fault}"
+        ) from fault
 
 
 def _repeats(ranking: NDArray[np.int64]) -> bool:

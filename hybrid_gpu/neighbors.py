@@ -77,6 +77,10 @@ def nearest_neighbors(
     """
     device = select_backend(backend, like=descriptors)
     dtype = check_dtype(dtype)
+    if not isinstance(knn, str):
+        raise TypeError(
+            f"knn must be 'auto', 'exact', 'faiss' or a FAISS factory string; got {knn!r}."
+        )
     units = unit_rows(
         check_vectors(descriptors, "descriptors", dtype=dtype, backend=device), device
     )

@@ -258,7 +258,7 @@ def check_choice(value: Any, what: str, choices: tuple[str, ...]) -> str:
 
 
 def _as_floats(values: Any, what: str, *, dtype: str, backend: Backend) -> Array:
-    values = _as_array(values, backend)
+    values = _as_array(values, what, backend)
     name = dtype_name(values.dtype)
     if name not in ("float16", "float32", "float64"):
         raise TypeError(
@@ -271,7 +271,7 @@ def _as_floats(values: Any, what: str, *, dtype: str, backend: Backend) -> Array
 
 
 def _as_integers(values: Any, what: str, *, backend: Backend) -> Array:
-    values = _as_array(values, backend)
+    values = _as_array(values, what, backend)
     name = dtype_name(values.dtype)
     if not name.startswith(("int", "uint")):
         raise TypeError(
@@ -280,8 +280,17 @@ def _as_integers(values: Any, what: str, *, backend: Backend) -> Array:
     return backend.asarray(values, dtype="int64")
 
 
-def _as_array(values: Any, backend: Backend) -> Any:
+def _as_array(values: Any, what: str, backend: Backend) -> Any:
     """Something with a dtype: arrays as they are, the rest by DLPack or as NumPy reads it."""
+    if hasattr(values, "tocsr"):
+        raise TypeError(f"{what} must be a dense array; got a sparse one. Pass {what}.toarray().")
     if hasattr(values, "dtype"):
         return values
-    return backend.asarray(values) if hasattr(values, "__dlpack__") else np.asarray(values)
+    if hasattr(values, "__dlpack__"):
+        return backend.asarray(values)
+    try:
+        return np.asarray(values)
+    except ValueError as fault:
+        raise ValueError(
+            f"{what} must be an array, all rows of the same length: {fault}"
+        ) from fault

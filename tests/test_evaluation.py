@@ -78,6 +78,8 @@ def test_mismatched_input_is_refused():
         evaluation.agreement([[0.5]], [[1]])
     with pytest.raises(ValueError, match="or -1 for 'nothing found'; got -2"):
         evaluation.mean_average_precision([[-2]], [0, 1], [1])
+    with pytest.raises(ValueError, match="ids must be an array, all rows of the same length"):
+        evaluation.agreement([[1, 2], [3]], [[1]])
     with pytest.raises(TypeError, match=r"masked array.*ids.filled\(-1\)"):
         evaluation.mean_average_precision(np.ma.array([[1]]), [0, 1], [1])
     with pytest.raises(ValueError, match=r"ignore must hold ids in \[0, 1\]; got values from -1"):

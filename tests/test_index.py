@@ -131,6 +131,15 @@ def test_without_descriptors_the_list_is_followed_by_nothing(backend):
     assert own.ids.tolist() == [[1, 0, 2, -1, -1, -1]]
 
 
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_labels_across_components_make_up_no_results(backend, dtype):
+    labels = np.array([0, 0, 1, 1, 1, 2])  # 1 is in both cliques
+    index = hg.build_index_from_graph(two_cliques(3), basis=labels, dtype=dtype, backend=backend)
+    ranking = index.search_items([4], k=6, method="hybrid", steps=3)
+    assert sorted(ranking.ids[0, :3]) == [3, 4, 5]
+    assert ranking.ids[0, 3:].tolist() == [-1, -1, -1]
+
+
 def test_hits_that_weigh_nothing_are_listed_and_stand_for_no_query(index):
     ranking = index.rerank([[7, 3]], np.array([[0.0, -0.4]]), k=4, method="hybrid")
     assert ranking.ids.tolist() == [[7, 3, -1, -1]]

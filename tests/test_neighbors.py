@@ -165,3 +165,8 @@ if child == 0:
 assert os.waitpid(child, 0)[1] == 0
 """
     subprocess.run([sys.executable, "-c", script], check=True, timeout=60)
+
+
+def test_an_engine_that_is_no_name_is_refused(backend, rng):
+    with pytest.raises(TypeError, match=r"FAISS factory string; got 3\."):
+        hg.nearest_neighbors(clustered_vectors(rng), k=3, knn=3, backend=backend)

@@ -130,6 +130,19 @@ def test_items_without_a_group_join_their_heaviest_neighbor(backend):
     assert labels.tolist() == [0, -1, -1, 1] + 7 * [-1]
 
 
+def test_a_group_that_a_removal_tears_apart_reaches_no_further_than_the_graph(backend):
+    # A path of five, all of one group; without its middle, the ends do not know each other.
+    ids = np.array([[1, -1], [0, 2], [1, 3], [2, 4], [3, -1]])
+    index = hg.build_index_from_neighbors(
+        ids, np.where(ids < 0, 0, 0.8), basis=np.zeros(5, int), backend=backend
+    )
+    torn = index.remove([2])
+    assert torn.search_items([3, 0], k=4, method="hybrid", steps=3).ids.tolist() == [
+        [3, 2, -1, -1],
+        [0, 1, -1, -1],
+    ]
+
+
 def test_vectors_of_the_users_own_stay_and_new_items_take_their_neighbors_share(backend, rng):
     vectors = clustered_vectors(rng, n=40)
     basis = rng.standard_normal((37, 3))
@@ -205,14 +218,28 @@ def test_groups_grow_with_the_items_as_dense_as_they_were_asked_for(rng):
         assert grown.basis.coupling.shape[0] == pytest.approx(expected, abs=5)
 
 
+def groups_of(index):
+    """The group of each item; -1 for none."""
+    host = index.backend.to_numpy
+    groups = np.full(index.n, -1)
+    groups[np.diff(host(index.basis.vectors.indptr)) > 0] = host(index.basis.vectors.indices)
+    return groups[host(index.layout.places)]
+
+
 def test_groups_of_the_users_own_are_carried_over(backend, rng):
     vectors = clustered_vectors(rng, n=90)
     labels = np.arange(40) // 10
     index = hg.build_index(vectors[:40], neighbors=6, basis=labels, backend=backend)
     grown = index.add(vectors[40:])
     assert grown.basis.kind == "aggregates"
-    old = backend.to_numpy(grown.basis.vectors.indices).size
-    assert grown.basis.rank < 10 < old
+    before, after = groups_of(index), groups_of(grown)
+    kept = np.flatnonzero((before >= 0) & (after[:40] >= 0))
+    assert kept.size > 30
+    # What was one group is one still, in each component of the new graph.
+    was = list(zip(before[kept], grown.graph.components[kept], strict=True))
+    now = list(zip(was, after[kept], strict=True))
+    assert len(set(now)) == len(set(was)) == len(set(after[kept]))
+    assert np.count_nonzero(after[40:] >= 0) > 40
 
 
 def test_what_an_update_counts_is_saved(backend, rng, tmp_path):

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+import scipy.sparse as sparse
 
 from hybrid_gpu.validation import check_neighbor_lists
 
@@ -131,6 +132,14 @@ def test_masked_arrays_are_refused_with_what_to_write(backend):
         check_neighbor_lists(ids, values.data, 5, **settings)
     with pytest.raises(TypeError, match=r"similarities.filled\(0\)"):
         check_neighbor_lists(ids.data, values, 5, **settings)
+
+
+def test_what_is_no_dense_array_is_refused_with_what_to_write(backend):
+    settings = {"dtype": "float32", "backend": backend}
+    with pytest.raises(TypeError, match=r"ids must be a dense array.*ids.toarray\(\)"):
+        check_neighbor_lists(sparse.csr_array([[1]]), np.array([[0.5]]), 5, **settings)
+    with pytest.raises(ValueError, match="ids must be an array, all rows of the same length"):
+        check_neighbor_lists([[1, 2], [3]], np.array([[0.5]]), 5, **settings)
 
 
 def test_values_beyond_the_precision_are_refused_as_infinite(backend):

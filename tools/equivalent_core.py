@@ -100,6 +100,9 @@ EQUIVALENT: dict[str, str] = {
     # filters
     "expand: fine = np.flatnonzero(tails <= tolerance) -> fine = np.flatnonzero(tails < "
     "tolerance)": ("no tail is exactly the tolerance"),
+    "expand: settled = np.abs(series[-size // 4 :]).max() <= 1e-14 * "
+    "max(np.abs(series).max(), 1e-300) -> settled = np.abs(series[-size // 4 :]).max() <= "
+    "1e-14 * min(np.abs(series).max(), 1e-300)": ("more points than needed"),
     # generic
     "GenericBackend.laplacian_step: return Product(values=values, "
     "curvature=self.column_dots(direction, values)) -> return Product(values=values, "
@@ -252,6 +255,9 @@ EQUIVALENT: dict[str, str] = {
     "_probe: cut = smallest - 0.02 * (1 + smallest) -> cut = smallest - 0.2 * (1 + smallest)": (
         "a choice: how far the filter begins below the smallest value"
     ),
+    "_probe: degree = int(min(max(math.log(_PROBE_GAIN) / _growth(1.0, cut), 2), "
+    "_PROBE_DEGREE)) -> degree = int(max(max(math.log(_PROBE_GAIN) / _growth(1.0, cut), "
+    "2), _PROBE_DEGREE))": ("a choice: a longer filter"),
     "_probe: degree = int(min(max(math.log(_PROBE_GAIN) / _growth(1.0, cut), 2), "
     "_PROBE_DEGREE)) -> degree = int(min(max(math.log(_PROBE_GAIN) / _growth(1.0, cut), "
     "1), _PROBE_DEGREE))": ("a choice: the shortest filter"),

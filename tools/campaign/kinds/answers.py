@@ -360,7 +360,8 @@ def _asked(truth: _Truth, asked: _Questions, way: _Way) -> Iterator[str]:
 def _bases(rng: np.random.Generator, truth: _Truth) -> dict[str, dict[str, Any]]:
     n = truth.n
     largest = int(np.bincount(truth.components).max())
-    rank = int(rng.integers(1, largest + 1))
+    # Few eigenvectors are often told apart, many hardly ever.
+    rank = int(rng.integers(1, 1 + (largest if rng.random() < 0.5 else min(largest, 4))))
     every: dict[str, dict[str, Any]] = {
         "auto": {"basis": "auto"},
         "groups": {"basis": "aggregate", "rank": int(rng.integers(1, n + 1))},
@@ -476,8 +477,8 @@ def _spectral_ways(truth: _Truth, index: Any, asked: _Questions, pairs: _Leading
 def _paper_ways(
     truth: _Truth, index: Any, asked: _Questions, pairs: _Leading, rng: np.random.Generator
 ) -> Iterator[_Way]:
-    """The paper's hybrid, as it is and sparsified, after more steps than it needs."""
-    alpha, right, steps = truth.alpha, asked.right, 400
+    """The paper's hybrid, as it is and sparsified, after its five steps or more than enough."""
+    alpha, right, steps = truth.alpha, asked.right, int(rng.choice([5, 400]))
     if alpha > 0.99 or truth.slack > 1e-2:
         return
     within = 20 * pairs.turned + _few_steps_bound(alpha, steps)

@@ -88,9 +88,17 @@ EQUIVALENT: dict[str, str] = {
     ":]) if r else flat[:0] -> kept = xp.sort(device.top_k(xp.abs(flat)[None, :], "
     "count).ids[0, :]) if r else flat[:1]": ("without vectors there is no entry to take"),
     # building
+    "_given: values = basis if isinstance(basis, np.ndarray) else "
+    "backend.to_numpy(backend.asarray(basis)) -> values = basis if not (isinstance(basis, "
+    "np.ndarray)) else backend.to_numpy(backend.asarray(basis))": (
+        "on the host, both are the same array"
+    ),
     "build_index_from_neighbors: _check_settings(alpha, gamma, basis, precision, n) -> pass": (
         "with_basis checks them again, only later"
     ),
+    # evaluation
+    "_ranking: ranking = ranking.astype(np.int64, copy=False) -> ranking = "
+    "ranking.astype(np.int64, copy=True)": ("one copy more"),
     # expansion
     "augment_database: dtype = check_dtype(dtype) -> pass": ("what it calls refuses it as well"),
     "expanded: rows = xp.reshape(xp.where(ids < 0, xp.zeros_like(ids), ids), (-1,)) -> "
@@ -100,6 +108,11 @@ EQUIVALENT: dict[str, str] = {
     # filters
     "expand: fine = np.flatnonzero(tails <= tolerance) -> fine = np.flatnonzero(tails < "
     "tolerance)": ("no tail is exactly the tolerance"),
+    "expand: settled = np.abs(series[-size // 4 :]).max() <= 1e-14 * "
+    "max(np.abs(series).max(), 1e-300) -> settled = np.abs(series[-size // 4 :]).max() <= "
+    "1e-14 * max(np.abs(series).max(), 1e-299)": (
+        "the function that is zero everywhere is settled either way"
+    ),
     "expand: settled = np.abs(series[-size // 4 :]).max() <= 1e-14 * "
     "max(np.abs(series).max(), 1e-300) -> settled = np.abs(series[-size // 4 :]).max() <= "
     "1e-14 * min(np.abs(series).max(), 1e-300)": ("more points than needed"),
@@ -112,6 +125,10 @@ EQUIVALENT: dict[str, str] = {
     "GenericBackend.mutual_edges: repeated = self._same_as_before(rows * (n + 1) + "
     "columns) -> repeated = self._same_as_before(rows * (n + 0) + columns)": (
         "takes padding for a repetition, and both are left out"
+    ),
+    "GenericBackend.mutual_edges: repeated = self._same_as_before(rows * (n + 1) + "
+    "columns) -> repeated = self._same_as_before(rows * (n + 1) - columns)": (
+        "names that differ as well"
     ),
     "GenericBackend.top_k: return TopK(scores=xp.take_along_axis(scores, ids, axis=-1), "
     "ids=ids) -> return TopK(scores=xp.take_along_axis(scores, ids, axis=1), ids=ids)": (
@@ -194,6 +211,9 @@ EQUIVALENT: dict[str, str] = {
     "NumpyBackend.mutual_edges: mean.sort_indices() -> pass": (
         "SciPy's product of sorted matrices is sorted, as it happens"
     ),
+    "NumpyBackend.spmm: dense = np.ascontiguousarray(dense) -> pass": (
+        "SciPy makes the copy itself"
+    ),
     "NumpyBackend.spmm: parallel = matrix.data.size * dense.shape[1] > _WORTH_THREADS -> "
     "parallel = matrix.data.size * dense.shape[1] <= _WORTH_THREADS": SPEED,
     "NumpyBackend.spmm: parallel = matrix.data.size * dense.shape[1] > _WORTH_THREADS -> "
@@ -211,6 +231,7 @@ EQUIVALENT: dict[str, str] = {
     "-> return (0, *sorted({row for row in inner if 1 < row < rows}), rows)": SPEED,
     "_balanced_bounds: wanted = np.linspace(0, int(indptr[-1]), parts + 1)[1:-1] -> wanted "
     "= np.linspace(0, int(indptr[-1]), parts + 1)[0:-1]": SPEED,
+    "_dots: if together < 2: -> if together <= 2:": SPEED,
     "_dots: together = _ROW_ENTRIES // max(m, 1) if m > 1 else 1 -> together = "
     "_ROW_ENTRIES * max(m, 1) if m > 1 else 1": SPEED,
     "_dots: together = _ROW_ENTRIES // max(m, 1) if m > 1 else 1 -> together = "

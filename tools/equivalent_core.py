@@ -287,6 +287,8 @@ EQUIVALENT: dict[str, str] = {
         "the filter brings columns to unit length"
     ),
     "_well_conditioned: break -> pass": ("more rounds than needed, to the same span"),
+    "_well_conditioned: if bool(scales[0] > math.sqrt(precision) * scales[-1]): -> if "
+    "bool(scales[0] >= math.sqrt(precision) * scales[-1]):": ("no scale is exactly at the limit"),
     "_well_conditioned: whitening = xp.eye(columns.shape[1], dtype=xp.float64, "
     "device=backend.device) -> whitening = xp.eye(columns.shape[0], dtype=xp.float64, "
     "device=backend.device)": ("overwritten: four rounds in a row are never needed"),

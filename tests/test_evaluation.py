@@ -390,3 +390,9 @@ def test_lists_for_other_queries_and_depths_beyond_a_ranking_are_refused():
 def test_a_query_of_which_nothing_is_known_is_left_out():
     both = revisited([[0, 1], [1, 0]], {}, {"easy": [1]})
     assert both.easy.mean_average_precision == 1
+
+
+@pytest.mark.parametrize("ignore", [[0, -1], [0, 3]])
+def test_one_ignored_item_that_is_none_is_refused(ignore):
+    with pytest.raises(ValueError, match="ignore must"):
+        evaluation.mean_average_precision([[0, 1, 2], [2, 1, 0]], [0, 0, 1], [0, 0], ignore=ignore)

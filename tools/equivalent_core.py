@@ -88,9 +88,17 @@ EQUIVALENT: dict[str, str] = {
     ":]) if r else flat[:0] -> kept = xp.sort(device.top_k(xp.abs(flat)[None, :], "
     "count).ids[0, :]) if r else flat[:1]": ("without vectors there is no entry to take"),
     # building
+    "_given: values = basis if isinstance(basis, np.ndarray) else "
+    "backend.to_numpy(backend.asarray(basis)) -> values = basis if not (isinstance(basis, "
+    "np.ndarray)) else backend.to_numpy(backend.asarray(basis))": (
+        "on the host, both are the same array"
+    ),
     "build_index_from_neighbors: _check_settings(alpha, gamma, basis, precision, n) -> pass": (
         "with_basis checks them again, only later"
     ),
+    # evaluation
+    "_ranking: ranking = ranking.astype(np.int64, copy=False) -> ranking = "
+    "ranking.astype(np.int64, copy=True)": ("one copy more"),
     # expansion
     "augment_database: dtype = check_dtype(dtype) -> pass": ("what it calls refuses it as well"),
     "expanded: rows = xp.reshape(xp.where(ids < 0, xp.zeros_like(ids), ids), (-1,)) -> "
@@ -100,6 +108,14 @@ EQUIVALENT: dict[str, str] = {
     # filters
     "expand: fine = np.flatnonzero(tails <= tolerance) -> fine = np.flatnonzero(tails < "
     "tolerance)": ("no tail is exactly the tolerance"),
+    "expand: settled = np.abs(series[-size // 4 :]).max() <= 1e-14 * "
+    "max(np.abs(series).max(), 1e-300) -> settled = np.abs(series[-size // 4 :]).max() <= "
+    "1e-14 * max(np.abs(series).max(), 1e-299)": (
+        "the function that is zero everywhere is settled either way"
+    ),
+    "expand: settled = np.abs(series[-size // 4 :]).max() <= 1e-14 * "
+    "max(np.abs(series).max(), 1e-300) -> settled = np.abs(series[-size // 4 :]).max() <= "
+    "1e-14 * min(np.abs(series).max(), 1e-300)": ("more points than needed"),
     # generic
     "GenericBackend.laplacian_step: return Product(values=values, "
     "curvature=self.column_dots(direction, values)) -> return Product(values=values, "
@@ -109,6 +125,10 @@ EQUIVALENT: dict[str, str] = {
     "GenericBackend.mutual_edges: repeated = self._same_as_before(rows * (n + 1) + "
     "columns) -> repeated = self._same_as_before(rows * (n + 0) + columns)": (
         "takes padding for a repetition, and both are left out"
+    ),
+    "GenericBackend.mutual_edges: repeated = self._same_as_before(rows * (n + 1) + "
+    "columns) -> repeated = self._same_as_before(rows * (n + 1) - columns)": (
+        "names that differ as well"
     ),
     "GenericBackend.top_k: return TopK(scores=xp.take_along_axis(scores, ids, axis=-1), "
     "ids=ids) -> return TopK(scores=xp.take_along_axis(scores, ids, axis=1), ids=ids)": (
@@ -191,6 +211,9 @@ EQUIVALENT: dict[str, str] = {
     "NumpyBackend.mutual_edges: mean.sort_indices() -> pass": (
         "SciPy's product of sorted matrices is sorted, as it happens"
     ),
+    "NumpyBackend.spmm: dense = np.ascontiguousarray(dense) -> pass": (
+        "SciPy makes the copy itself"
+    ),
     "NumpyBackend.spmm: parallel = matrix.data.size * dense.shape[1] > _WORTH_THREADS -> "
     "parallel = matrix.data.size * dense.shape[1] <= _WORTH_THREADS": SPEED,
     "NumpyBackend.spmm: parallel = matrix.data.size * dense.shape[1] > _WORTH_THREADS -> "
@@ -208,6 +231,7 @@ EQUIVALENT: dict[str, str] = {
     "-> return (0, *sorted({row for row in inner if 1 < row < rows}), rows)": SPEED,
     "_balanced_bounds: wanted = np.linspace(0, int(indptr[-1]), parts + 1)[1:-1] -> wanted "
     "= np.linspace(0, int(indptr[-1]), parts + 1)[0:-1]": SPEED,
+    "_dots: if together < 2: -> if together <= 2:": SPEED,
     "_dots: together = _ROW_ENTRIES // max(m, 1) if m > 1 else 1 -> together = "
     "_ROW_ENTRIES * max(m, 1) if m > 1 else 1": SPEED,
     "_dots: together = _ROW_ENTRIES // max(m, 1) if m > 1 else 1 -> together = "
@@ -253,6 +277,9 @@ EQUIVALENT: dict[str, str] = {
         "a choice: how far the filter begins below the smallest value"
     ),
     "_probe: degree = int(min(max(math.log(_PROBE_GAIN) / _growth(1.0, cut), 2), "
+    "_PROBE_DEGREE)) -> degree = int(max(max(math.log(_PROBE_GAIN) / _growth(1.0, cut), "
+    "2), _PROBE_DEGREE))": ("a choice: a longer filter"),
+    "_probe: degree = int(min(max(math.log(_PROBE_GAIN) / _growth(1.0, cut), 2), "
     "_PROBE_DEGREE)) -> degree = int(min(max(math.log(_PROBE_GAIN) / _growth(1.0, cut), "
     "1), _PROBE_DEGREE))": ("a choice: the shortest filter"),
     "_random_columns: random = rng.standard_normal((n, width - present)) / math.sqrt(n) -> "
@@ -260,6 +287,8 @@ EQUIVALENT: dict[str, str] = {
         "the filter brings columns to unit length"
     ),
     "_well_conditioned: break -> pass": ("more rounds than needed, to the same span"),
+    "_well_conditioned: if bool(scales[0] > math.sqrt(precision) * scales[-1]): -> if "
+    "bool(scales[0] >= math.sqrt(precision) * scales[-1]):": ("no scale is exactly at the limit"),
     "_well_conditioned: whitening = xp.eye(columns.shape[1], dtype=xp.float64, "
     "device=backend.device) -> whitening = xp.eye(columns.shape[0], dtype=xp.float64, "
     "device=backend.device)": ("overwritten: four rounds in a row are never needed"),

@@ -65,7 +65,7 @@ MODULES = {
     "updates": ("updates",),
     "validation": ("validation", "index", "neighbors"),
 }
-# On every backend there is; the operations of the generic one are run by the strict one.
+# Whose own tests run on the strict backend too: it has the generic operations as they are.
 _ON_STRICT = {"generic"}
 # What runs on whatever survived its own tests.
 _BROADER = (*MODULES, "backends", "properties", "experiments")
@@ -434,40 +434,40 @@ def _limits(
 ) -> dict[tuple[str, bool], float]:
     """Seconds that the tests of each module may take: what they take without any change, and more.
 
-    Running them on every tree leaves the compiled tests there.
+    Running them leaves the compiled tests in a tree, which the others become copies of.
     """
     limits = {}
-    plans = [(module, broader) for module in sorted(modules) for broader in stages]
     known: dict[tuple[str, ...], float] = {}
-    for worker in pool:
-        for module, broader in plans:
-            tests = tuple(_tests(worker.folder, module, broader=broader))
-            if not tests:
-                raise SystemExit(f"no test of {module} found")
-            if tests not in known:
-                began = time.monotonic()
-                backends = _backends(module)
-                worker.process = started(worker.folder, list(tests), backends, keep_compiled=True)
-                worker.deadline = began + 600
-                while (said := worker.ended()) is None:
-                    time.sleep(0.01)
-                if said:
-                    text = (worker.folder / "said").read_text(encoding="utf-8", errors="replace")
-                    raise SystemExit(f"{module}: the tests fail without any change:\n{text}")
-                known[tests] = time.monotonic() - began
-            limits[module, broader] = 10 + 4 * known[tests]
+    worker = pool[0]
+    for module, broader in ((one, stage) for one in sorted(modules) for stage in stages):
+        tests = _tests(worker.folder, module, broader=broader)
+        if not tests:
+            raise SystemExit(f"no test of {module} found")
+        run_as = (_backends(module, broader=broader), *tests)
+        if run_as not in known:
+            began = time.monotonic()
+            worker.process = started(worker.folder, tests, run_as[0], keep_compiled=True)
+            worker.deadline = began + 600
+            while (said := worker.ended()) is None:
+                time.sleep(0.01)
+            if said:
+                text = (worker.folder / "said").read_text(encoding="utf-8", errors="replace")
+                raise SystemExit(f"{module}: the tests fail without any change:\n{text}")
+            known[run_as] = time.monotonic() - began
+        limits[module, broader] = 10 + 4 * known[run_as]
+    for other in pool[1:]:
+        shutil.rmtree(other.folder)
+        shutil.copytree(worker.folder, other.folder)
     return limits
 
 
-def _backends(module: str) -> str:
-    return "numpy,strict" if module in _ON_STRICT else "numpy"
+def _backends(module: str, *, broader: bool) -> str:
+    return "numpy,strict" if module in _ON_STRICT and not broader else "numpy"
 
 
 def _tests(folder: Path, module: str, *, broader: bool) -> list[str]:
-    first = tests_of(MODULES[module], folder)
-    if not broader:
-        return first
-    return [test for test in tests_of(_BROADER, folder) if test not in first]
+    # The broader set is the same for all, so that it is timed once.
+    return tests_of(_BROADER if broader else MODULES[module], folder)
 
 
 def _begin(worker: _Worker, mutant: Mutant, limits: dict[tuple[str, bool], float]) -> None:
@@ -486,7 +486,8 @@ def _run_tests(worker: _Worker, limits: dict[tuple[str, bool], float], *, broade
     worker.broader = broader
     worker.deadline = time.monotonic() + limits[module, broader]
     tests = _tests(worker.folder, module, broader=broader)
-    worker.process = started(worker.folder, tests, _backends(module), keep_compiled=False)
+    backends = _backends(module, broader=broader)
+    worker.process = started(worker.folder, tests, backends, keep_compiled=False)
 
 
 def _put_back(folder: Path, module: str) -> None:

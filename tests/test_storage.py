@@ -358,6 +358,17 @@ def test_reader_that_is_overtaken_by_a_save_reads_the_new_index(small, larger, m
     assert hg.load_index(small).n == 12
 
 
+def test_reader_that_is_overtaken_without_end_is_told(small, larger, monkeypatch):
+    def overtaken(folder, header, verify):
+        larger.save(folder)
+        raise hg.IndexFileError("missing")
+
+    monkeypatch.setattr(storage, "_MOST_TRIES", 3)
+    monkeypatch.setattr(storage, "_read_arrays", overtaken)
+    with pytest.raises(hg.IndexFileError, match="saves to it without a pause"):
+        hg.load_index(small)
+
+
 @pytest.mark.parametrize("name", ["eigen", "aggregates"])
 def test_index_of_version_1_gives_the_answers_of_a_new_one(name, tmp_path):
     folder = tmp_path / name

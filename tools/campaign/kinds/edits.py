@@ -192,7 +192,7 @@ def _hostile(array: np.ndarray[Any, Any], rng: np.random.Generator) -> np.ndarra
 
 
 def _header_changed(target: _Target, rng: np.random.Generator) -> Edit:
-    """A value of the header replaced, removed or written twice, with the right checksum."""
+    """A value of the header replaced, removed, written twice or put deep inside of another."""
     header = target.header
     header.pop("checksum")
     place: Any = header
@@ -210,6 +210,11 @@ def _header_changed(target: _Target, rng: np.random.Generator) -> Edit:
         return {"header.json": _header(header)}
     whole = target.files["header.json"]
     twice = json.dumps(str(key)).encode()
+    if chance < 0.95:
+        depth = int(rng.choice([50, 900, 20_000, 400_000]))
+        opened, closed = ((b"[", b"]"), (b'{"a": ', b"0}"))[int(rng.integers(2))]
+        inside = opened * depth + closed[:-1] + closed[-1:] * depth
+        return {"header.json": whole.replace(twice, b'"deep": ' + inside + b", " + twice, 1)}
     return {"header.json": whole.replace(twice, twice + b": NaN, " + twice, 1)}
 
 

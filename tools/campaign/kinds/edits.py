@@ -116,6 +116,11 @@ def _flipped(target: _Target, rng: np.random.Generator) -> Edit:
 def _bytes_changed(target: _Target, rng: np.random.Generator) -> Edit:
     name = str(rng.choice(sorted(name for name in target.files if target.files[name])))
     content = bytearray(target.files[name])
+    dtype = content.find(b"'descr': '") + 10
+    if dtype >= 10 and rng.random() < 0.2:
+        # One of the three characters that say what all numbers are.
+        content[dtype + int(rng.integers(3))] = int(rng.choice([*b"<>|=fiub1248"]))
+        return {name: bytes(content)}
     # Half of them in the head, where a few bytes decide how all others are read.
     reach = min(len(content), 128) if rng.random() < 0.5 else len(content)
     for place in rng.integers(0, reach, int(rng.integers(1, 9))):

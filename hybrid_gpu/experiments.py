@@ -30,8 +30,17 @@ from hybrid_gpu.graph import largest_component
 from hybrid_gpu.index import DiffusionIndex
 from hybrid_gpu.neighbors import check_knn, unit_rows
 from hybrid_gpu.progress import Progress
-from hybrid_gpu.runlog import WORK, RunLog, clear_run, header_of, measurement_of
-from hybrid_gpu.storage import load_index
+from hybrid_gpu.runlog import (
+    EIGENVECTORS,
+    EXACT,
+    GRAPH,
+    WORK,
+    RunLog,
+    header_of,
+    measurement_of,
+    restart_run,
+)
+from hybrid_gpu.storage import has_index, load_index
 from hybrid_gpu.validation import check_count, check_vectors
 
 # Components up to this size may be decomposed densely, in a minute or so.
@@ -177,7 +186,7 @@ def run_experiments(
     settings
         ``Settings()`` by default.
     restart
-        Throw away what an earlier run left in the folder.
+        Throw away what an earlier run left in the folder; files that are not a run's own stay.
     progress
         Called as ``progress(stage, done, total)``.
 
@@ -197,9 +206,10 @@ def run_experiments(
     labels, asked = benchmark.labels, benchmark.query_labels
     if labels is not None and asked is not None and not np.isin(asked, labels).any():
         raise ValueError("no query has a relevant item: no label of a query is one of an item.")
+    header = header_of(benchmark, asdict(wanted), device.name)
     if restart:
-        clear_run(place)
-    log = RunLog.open(place, header_of(benchmark, asdict(wanted), device.name))
+        restart_run(place, header)
+    log = RunLog.open(place, header)
     base = _base_index(benchmark, wanted, place / WORK, progress, device)
     used = _fitting(wanted, base)
     eigen = _eigen_index(base, used, place / WORK, progress)
@@ -371,8 +381,8 @@ def _base_index(
     device: Backend,
 ) -> DiffusionIndex:
     """The index without a basis; its k-NN lists and graph are kept for the next time."""
-    folder = work / "graph"
-    if folder.is_dir():
+    folder = work / GRAPH
+    if has_index(folder):
         index = load_index(folder, backend=device)
     else:
         index = build_index(
@@ -400,9 +410,9 @@ def _eigen_index(
     base: DiffusionIndex, settings: Settings, work: Path, progress: Progress | None
 ) -> DiffusionIndex:
     """The index with all the eigenvectors that any trial needs."""
-    folder = work / "eigenvectors"
+    folder = work / EIGENVECTORS
     rank = max(settings.spectral_rank, settings.rank, *settings.ranks)
-    if folder.is_dir():
+    if has_index(folder):
         stored = load_index(folder, backend=base.backend)
         return replace(base, basis=stored.basis, layout=stored.layout, _sparse={})
     index = with_basis(base, "eigen", rank=rank, seed=settings.seed, progress=progress)
@@ -414,7 +424,7 @@ def _exact(
     log: RunLog, base: DiffusionIndex, benchmark: Benchmark, work: Path, progress: Progress | None
 ) -> tuple[Measurement, HostArray]:
     """The exact solution of every query, which the others are held against."""
-    path = work / "exact.npy"
+    path = work / EXACT
     if log.exact is not None and path.is_file():
         return log.exact, np.load(path, allow_pickle=False)
     if progress:

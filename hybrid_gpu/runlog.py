@@ -6,7 +6,6 @@ import hashlib
 import json
 import os
 import platform
-import shutil
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from importlib.metadata import version
@@ -18,9 +17,14 @@ import numpy as np
 from hybrid_gpu.backends.protocol import HostArray
 from hybrid_gpu.comparison import Measurement, Trial
 from hybrid_gpu.datasets import Benchmark
-from hybrid_gpu.file_writing import write_synced
+from hybrid_gpu.file_writing import put_in_place, write_synced
+from hybrid_gpu.storage import remove_index
 
 _HEADER, _LINES, WORK = "run.json", "measurements.jsonl", "work"
+# What makes two runs the same run.
+_SAME = ("benchmark", "settings", "backend")
+# What is kept of a run in its working folder: indexes, and the exact ranking.
+GRAPH, EIGENVECTORS, EXACT = "graph", "eigenvectors", "exact.npy"
 
 
 class RunLog:
@@ -47,9 +51,7 @@ class RunLog:
             return cls(folder / _LINES, header)
         try:
             before = json.loads(known.read_bytes())
-            same = all(
-                before[part] == header[part] for part in ("benchmark", "settings", "backend")
-            )
+            same = all(before[part] == header[part] for part in _SAME)
         except (ValueError, KeyError, TypeError) as fault:
             raise ValueError(f"{known}: damaged ({fault!r}); delete the folder.") from fault
         if not same:
@@ -82,9 +84,14 @@ def _begin(folder: Path, header: Mapping[str, Any]) -> None:
         if not folder.is_dir() or any(one != temporary for one in folder.iterdir()):
             raise ValueError(f"{folder}: holds other things; choose a new or empty folder.")
     folder.mkdir(parents=True, exist_ok=True)
-    write_synced(temporary, json.dumps(header, indent=1).encode())
-    os.replace(temporary, folder / _HEADER)
+    _put_header(folder, header)
     (folder / WORK).mkdir()
+
+
+def _put_header(folder: Path, header: Mapping[str, Any]) -> None:
+    temporary = folder / f"{_HEADER}.tmp"
+    write_synced(temporary, json.dumps(header, indent=1).encode())
+    put_in_place(temporary, folder / _HEADER)
 
 
 def _whole_lines(path: Path) -> Iterator[dict[str, Any]]:
@@ -102,13 +109,26 @@ def _whole_lines(path: Path) -> Iterator[dict[str, Any]]:
             raise ValueError(f"{path}: damaged ({fault}); delete the folder.") from fault
 
 
-def clear_run(folder: Path) -> None:
-    """Remove a run, and nothing but a run."""
-    if not folder.exists():
+def restart_run(folder: Path, header: Mapping[str, Any]) -> None:
+    """Throw away what a run keeps, and nothing else: its report, and files of the user's, stay."""
+    if not folder.exists() or not any(folder.iterdir()):
         return
-    if any(folder.iterdir()) and not (folder / _HEADER).is_file():
+    if not _is_run(folder):
         raise ValueError(f"{folder}: holds other things than a run; nothing was removed.")
-    shutil.rmtree(folder)
+    for name in (GRAPH, EIGENVECTORS):
+        remove_index(folder / WORK / name)
+    (folder / WORK / EXACT).unlink(missing_ok=True)
+    (folder / _LINES).unlink(missing_ok=True)
+    # The header last: without it, the folder would no longer be known for a run.
+    _put_header(folder, header)
+
+
+def _is_run(folder: Path) -> bool:
+    try:
+        told = json.loads((folder / _HEADER).read_bytes())
+    except (OSError, ValueError, RecursionError):
+        return False
+    return isinstance(told, dict) and set(_SAME) <= told.keys()
 
 
 def header_of(benchmark: Benchmark, settings: Mapping[str, Any], backend: str) -> dict[str, Any]:

@@ -134,6 +134,10 @@ def load_index(
             before, header = header, _read_header(folder)
             if header == before:
                 raise
+    else:
+        raise IndexFileError(
+            f"{folder}: another process saves to it without a pause. Load it when that is done."
+        )
     parameters = header["parameters"]
     check_arrays(arrays, parameters, verify, _faults(folder, header))
     with device.annotate("load"):
@@ -143,6 +147,24 @@ def load_index(
 def check_target(path: str | os.PathLike[str]) -> None:
     """Refuse a path that an index cannot be saved to, before hours of building it."""
     refuse_strangers(Path(path), _named_files)
+
+
+def has_index(path: str | os.PathLike[str]) -> bool:
+    """Whether a folder has the header of an index, as one whose first save was killed has not."""
+    return os.path.lexists(Path(path) / HEADER)
+
+
+def remove_index(path: str | os.PathLike[str]) -> None:
+    """Remove an index and its folder.
+
+    Raises
+    ------
+    IndexFileError
+        If the folder holds anything else, or somebody is writing to it. Nothing has changed then.
+    """
+    if os.path.lexists(path):
+        with own_folder(Path(path), _named_files, patience=0.0) as own:
+            own.dissolve()
 
 
 def moved(index: DiffusionIndex, backend: str | Backend) -> DiffusionIndex:

@@ -172,6 +172,31 @@ def test_restarting_measures_everything_anew(folder, monkeypatch):
     assert len(counted.trials) == len(run.measurements)
 
 
+def test_restarting_leaves_files_of_the_users_alone(folder):
+    own = {"thesis.txt": b"years of work", "labels.npy": b"mine", "work/notes.txt": b"mine too"}
+    for name, content in own.items():
+        (folder / name).write_bytes(content)
+    run_experiments(benchmark(seed=32), folder, settings=SMALL, restart=True, backend="numpy")
+    assert own == {name: (folder / name).read_bytes() for name in own}
+
+
+def test_header_of_another_program_is_not_taken_for_a_run(tmp_path):
+    (tmp_path / "run.json").write_text('{"settings": {}}')
+    (tmp_path / "measurements.jsonl").write_text("mine")
+    with pytest.raises(ValueError, match="holds other things than a run"):
+        run_experiments(benchmark(), tmp_path, settings=SMALL, restart=True, backend="numpy")
+    assert {path.name for path in tmp_path.iterdir()} == {"run.json", "measurements.jsonl"}
+
+
+@pytest.mark.parametrize("part", ["graph", "eigenvectors"])
+def test_a_run_that_was_killed_in_its_first_save_goes_on(finished, folder, part):
+    (folder / "work" / part / "header.json").unlink()
+    for path in (folder / "work" / part).glob("*.npy"):
+        path.unlink()
+    resumed = run_experiments(benchmark(), folder, settings=SMALL, backend="numpy")
+    same_answers(resumed, finished[0])
+
+
 def test_a_damaged_header_is_told(folder):
     (folder / "run.json").write_text("{")
     with pytest.raises(ValueError, match=r"run\.json: damaged"):

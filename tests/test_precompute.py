@@ -243,6 +243,25 @@ def test_full_disk_is_told_before_the_work_begins_and_leaves_nothing(plain, tmp_
     plain.precompute(keep=9, folder=tmp_path)
 
 
+def test_copy_without_hidden_files_can_be_killed_and_gone_on_with_too(
+    plain, half_done, tmp_path, monkeypatch
+):
+    (half_done / LOCK).unlink()
+    real = module.put_in_place
+
+    def copy_first(*arguments):
+        if not (tmp_path / "killed").exists():
+            shutil.copytree(half_done, tmp_path / "killed")
+        return real(*arguments)
+
+    monkeypatch.setattr(module, "put_in_place", copy_first)
+    plain.precompute(keep=9, folder=half_done, batch=10)
+    monkeypatch.undo()
+    assert len(contents(tmp_path / "killed")) == 5  # the state is there twice
+    plain.precompute(keep=9, folder=tmp_path / "killed", batch=10)
+    assert len(contents(tmp_path / "killed")) == 4
+
+
 @pytest.mark.parametrize("moment", ["reserve_space", "write_synced", "put_in_place", "write_all"])
 def test_work_that_is_killed_goes_on_and_gives_the_same_columns(
     plain, tmp_path, monkeypatch, moment

@@ -9,6 +9,7 @@ import pytest
 from conftest import clustered_vectors, two_cliques
 
 import hybrid_gpu as hg
+from hybrid_gpu import columns as columns_module
 from hybrid_gpu import file_writing, storage
 from hybrid_gpu.folder_lock import LOCK, own_folder
 
@@ -358,6 +359,17 @@ def test_reader_that_is_overtaken_by_a_save_reads_the_new_index(small, larger, m
     assert hg.load_index(small).n == 12
 
 
+def test_reader_that_is_overtaken_without_end_is_told(small, larger, monkeypatch):
+    def overtaken(folder, header, verify):
+        larger.save(folder)
+        raise hg.IndexFileError("missing")
+
+    monkeypatch.setattr(storage, "_MOST_TRIES", 3)
+    monkeypatch.setattr(storage, "_read_arrays", overtaken)
+    with pytest.raises(hg.IndexFileError, match="saves to it without a pause"):
+        hg.load_index(small)
+
+
 @pytest.mark.parametrize("name", ["eigen", "aggregates"])
 def test_index_of_version_1_gives_the_answers_of_a_new_one(name, tmp_path):
     folder = tmp_path / name
@@ -580,6 +592,7 @@ MORE_EDITS = {
     "group beyond": ("basis_vectors_indices", _with(0, 3)),
     "item of a group beyond": ("basis_transposed_indices", _with(0, 24)),
     "group of a neighbor beyond": ("basis_spread_indices", _with(0, 6)),
+    "share of a group that is no number": ("basis_vectors_data", _with(0, np.nan)),
     "coupling beyond": ("basis_coupling_indptr", _with(-1, 99)),
     "more couplings than groups": ("basis_coupling_indptr", lambda array: np.zeros(9, np.int32)),
     "no coupling": ("basis_coupling_indptr", lambda array: array[:0]),
@@ -622,7 +635,16 @@ def test_values_of_large_arrays_are_looked_at_if_asked(tmp_path, edit):
         hg.load_index(folder)
 
 
-def test_column_that_names_no_item_is_skipped_where_nothing_was_verified(backend, tmp_path):
+def test_column_that_names_no_item_is_skipped_where_nothing_was_verified(
+    backend, tmp_path, monkeypatch
+):
+    def watched(ids, values, n, device):
+        # A sparse matrix on a GPU may read beyond its rows if it has entries for more.
+        assert int(device.xp.max(ids)) < n
+        return scatter(ids, values, n, device)
+
+    scatter = columns_module.scatter
+    monkeypatch.setattr(columns_module, "scatter", watched)
     folder = tmp_path / "index"
     hg.load_index(DATA / "version_1_eigen").save(folder)
     good = hg.load_index(folder, backend=backend).search_items([3], k=5, method="precomputed")

@@ -116,6 +116,11 @@ def _flipped(target: _Target, rng: np.random.Generator) -> Edit:
 def _bytes_changed(target: _Target, rng: np.random.Generator) -> Edit:
     name = str(rng.choice(sorted(name for name in target.files if target.files[name])))
     content = bytearray(target.files[name])
+    dtype = content.find(b"'descr': '") + 10
+    if dtype >= 10 and rng.random() < 0.2:
+        # One of the three characters that say what all numbers are.
+        content[dtype + int(rng.integers(3))] = int(rng.choice([*b"<>|=fiub1248"]))
+        return {name: bytes(content)}
     # Half of them in the head, where a few bytes decide how all others are read.
     reach = min(len(content), 128) if rng.random() < 0.5 else len(content)
     for place in rng.integers(0, reach, int(rng.integers(1, 9))):
@@ -192,7 +197,7 @@ def _hostile(array: np.ndarray[Any, Any], rng: np.random.Generator) -> np.ndarra
 
 
 def _header_changed(target: _Target, rng: np.random.Generator) -> Edit:
-    """A value of the header replaced, removed or written twice, with the right checksum."""
+    """A value of the header replaced, removed, written twice or put deep inside of another."""
     header = target.header
     header.pop("checksum")
     place: Any = header
@@ -210,6 +215,11 @@ def _header_changed(target: _Target, rng: np.random.Generator) -> Edit:
         return {"header.json": _header(header)}
     whole = target.files["header.json"]
     twice = json.dumps(str(key)).encode()
+    if chance < 0.95:
+        depth = int(rng.choice([50, 900, 20_000, 400_000]))
+        opened, closed = ((b"[", b"]"), (b'{"a": ', b"0}"))[int(rng.integers(2))]
+        inside = opened * depth + closed[:-1] + closed[-1:] * depth
+        return {"header.json": whole.replace(twice, b'"deep": ' + inside + b", " + twice, 1)}
     return {"header.json": whole.replace(twice, twice + b": NaN, " + twice, 1)}
 
 

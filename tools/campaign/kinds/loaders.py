@@ -248,7 +248,9 @@ def _reader_fault(reader: Reader, file: Path) -> str:
     try:
         reader(file)
     except (ValueError, hg.HybridGpuError) as fault:
-        if isinstance(fault, UnicodeError) or file.parent.name not in str(fault):
+        # The error of a folder may name the part instead of the file.
+        named = reader is _read_folder or file.name in str(fault)
+        if isinstance(fault, UnicodeError) or not named:
             return f"the error names no file: {fault!r}"
     except Exception as fault:
         return f"{type(fault).__name__}: {fault}"

@@ -11,10 +11,11 @@ import math
 import os
 import zipfile
 import zlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,8 +29,8 @@ _MAT_MAGIC = b"MATLAB 5.0 MAT-file"
 _HDF5_MAGIC = b"\x89HDF\r\n\x1a\n"
 # MATLAB puts 512 bytes of its own before the HDF5 signature of a v7.3 file.
 _HEAD = 512 + len(_HDF5_MAGIC)
-# What NumPy and zipfile raise for a file that is cut short, damaged, or holds Python objects.
-_UNREADABLE = (ValueError, EOFError, OSError, zipfile.BadZipFile, zlib.error, NotImplementedError)
+# zlib cannot pack closer than this.
+_LARGEST_PACKING = 1040
 _MAT_NUMBERS = {"double", "single", "logical"} | {
     f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)
 }
@@ -99,11 +100,8 @@ def array_names(path: str | os.PathLike[str]) -> tuple[str, ...]:
     if head.startswith(_MAT_MAGIC):
         return tuple(name for name, (_, kind) in _variables(file).items() if kind in _MAT_NUMBERS)
     if head.startswith(_ZIP_MAGIC):
-        try:
-            with open(file, "rb") as stream, np.load(stream, allow_pickle=False) as archive:
-                return tuple(archive.files)
-        except _UNREADABLE as fault:
-            raise _unreadable(file, fault) from fault
+        with _archive(file) as archive:
+            return tuple(_members(archive))
     return ()
 
 
@@ -203,17 +201,26 @@ def by_rows(
 
 def read_idx(path: Path, *, dimensions: int) -> NDArray[np.uint8]:
     """An array of bytes in the IDX format: a magic number, the sizes, the values."""
-    try:
-        content = path.read_bytes()
-        content = gzip.decompress(content) if path.suffix == ".gz" else content
-    except _UNREADABLE as fault:
-        raise ValueError(f"{path}: damaged ({fault}).") from fault
+    size = path.stat().st_size
+    packed = path.suffix == ".gz"
     header = 4 * (dimensions + 1)
-    sizes = np.frombuffer(content[:header].ljust(header, b"\0"), dtype=">u4")
-    # The third byte of the magic number says 'bytes', the fourth how many dimensions.
-    if sizes[0] != 0x800 + dimensions or len(content) != header + math.prod(sizes[1:].tolist()):
-        raise ValueError(f"{path}: not an IDX file of {dimensions} dimensions, or cut short.")
-    return np.frombuffer(content, dtype=np.uint8, offset=header).reshape(*sizes[1:].tolist())
+    wrong = f"{path}: not an IDX file of {dimensions} dimensions, or cut short."
+    try:
+        with gzip.open(path) if packed else open(path, "rb") as stream:
+            sizes = np.frombuffer(stream.read(header).ljust(header, b"\0"), dtype=">u4").tolist()
+            expected = math.prod(sizes[1:])
+            # The third byte of the magic number says 'bytes', the fourth how many dimensions.
+            # What cannot be in the file is not even tried.
+            if sizes[0] != 0x800 + dimensions or expected > size * (
+                _LARGEST_PACKING if packed else 1
+            ):
+                raise ValueError(wrong)
+            content = stream.read(expected + 1)
+    except (OSError, EOFError, zlib.error) as fault:
+        raise ValueError(f"{path}: damaged ({fault}).") from fault
+    if len(content) != expected:
+        raise ValueError(wrong)
+    return np.frombuffer(content, dtype=np.uint8).reshape(sizes[1:])
 
 
 def _head(file: Path, expected: str) -> bytes:
@@ -260,43 +267,78 @@ def _web_page(head: bytes) -> str:
 
 
 def _from_npy(file: Path) -> NDArray[Any]:
-    try:
-        array: NDArray[Any] = np.lib.format.open_memmap(file, mode="r")
-    except _UNREADABLE as fault:
-        # NumPy maps neither empty arrays nor Python objects: reading tells the one from the other.
-        try:
-            array = np.load(file, allow_pickle=False)
-        except _UNREADABLE:
-            raise _unreadable(file, fault) from fault
-    return array
+    with _damage_named(file), open(file, "rb") as stream:
+        dtype = _checked_dtype(stream, file.stat().st_size, file)
+        if dtype is not None:
+            mapped: NDArray[Any] = np.lib.format.open_memmap(file, mode="r")
+            return mapped
+        # NumPy maps no empty array.
+        stream.seek(0)
+        return np.asarray(np.lib.format.read_array(stream, allow_pickle=False))
 
 
 def _from_npz(file: Path, name: str | None) -> NDArray[Any]:
-    try:
-        # Given a path, NumPy would leave the file of a damaged archive open.
-        with open(file, "rb") as stream, np.load(stream, allow_pickle=False) as archive:
-            names = archive.files
-            chosen = name if name in names else names[0] if len(names) == 1 else None
-            if chosen is not None:
-                array = archive[chosen]
-    except _UNREADABLE as fault:
-        raise _unreadable(file, fault) from fault
-    if chosen is None:
-        wanted = "exactly one" if name is None else f"one, or one called {name!r}"
-        raise ValueError(
-            f"{file}: holds {len(names)} arrays ({', '.join(names)}); expected {wanted}."
-        )
-    if not isinstance(array, np.ndarray):
-        raise ValueError(f"{file}: {chosen!r} is not an array. Write one with numpy.savez.")
-    return array
+    with _archive(file) as archive:
+        members = _members(archive)
+        chosen = name if name in members else next(iter(members)) if len(members) == 1 else None
+        if chosen is None:
+            wanted = "exactly one" if name is None else f"one, or one called {name!r}"
+            raise ValueError(
+                f"{file}: holds {len(members)} arrays ({', '.join(members)}); expected {wanted}."
+            )
+        member = members[chosen]
+        if not member.filename.endswith(".npy"):
+            raise ValueError(f"{file}: {chosen!r} is not an array. Write one with numpy.savez.")
+        with _damage_named(file), archive.open(member) as stream:
+            _checked_dtype(stream, member.file_size, file)
+        with _damage_named(file), archive.open(member) as stream:
+            return np.asarray(np.lib.format.read_array(stream, allow_pickle=False))
 
 
-def _unreadable(file: Path, fault: Exception) -> ValueError:
-    if isinstance(fault, ValueError) and "object" in str(fault).lower():
-        return ValueError(
+@contextmanager
+def _archive(file: Path) -> Iterator[zipfile.ZipFile]:
+    with open(file, "rb") as stream:
+        with _damage_named(file):
+            archive = zipfile.ZipFile(stream)
+        with archive:
+            yield archive
+
+
+def _members(archive: zipfile.ZipFile) -> dict[str, zipfile.ZipInfo]:
+    return {one.filename.removesuffix(".npy"): one for one in archive.infolist()}
+
+
+def _checked_dtype(stream: IO[bytes], size: int, file: Path) -> np.dtype[Any] | None:
+    """The type of an array whose header agrees with the bytes that are there; None if empty."""
+    version = np.lib.format.read_magic(stream)
+    read = {1: np.lib.format.read_array_header_1_0, 2: np.lib.format.read_array_header_2_0}
+    if version[0] not in read:
+        # Version 3 is for records whose fields have names beyond latin1: no array of numbers.
+        raise ValueError(f"version {version[0]} of NumPy's format is not read")
+    shape, _, dtype = read[version[0]](stream)
+    if dtype.hasobject:
+        raise _Refused(
             f"{file}: an array of Python objects, which is not read. Save numbers, not objects."
         )
-    return ValueError(f"{file}: damaged or cut short ({fault}).")
+    if min(shape, default=0) < 0 or math.prod(shape) * dtype.itemsize > size - stream.tell():
+        raise ValueError(f"its bytes do not fill shape {shape} of {dtype}")
+    return dtype if math.prod(shape) else None
+
+
+class _Refused(ValueError):
+    """A file that is whole, and not what is read."""
+
+
+@contextmanager
+def _damage_named(file: Path) -> Iterator[None]:
+    """Whatever a damaged file makes NumPy and zipfile raise, as an error that names it."""
+    try:
+        yield
+    except _Refused:
+        raise
+    except Exception as fault:
+        reason = str(fault) or type(fault).__name__
+        raise ValueError(f"{file}: damaged or cut short ({reason}).") from fault
 
 
 def _from_mat(file: Path, name: str | None) -> NDArray[Any]:

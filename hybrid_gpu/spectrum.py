@@ -110,21 +110,22 @@ def leading_eigenpairs(
     start
         Eigenpairs of the same graph, of a smaller rank or a larger tolerance, to begin with.
     on_failure
-        ``"raise"``, or ``"keep"``: return a spectrum that misses the tolerance all the same.
+        ``"raise"``, or ``"keep"``: return a spectrum that misses the tolerance all the same, and
+        after Ctrl-C the pairs that had converged. Pass them as ``start`` to go on.
     progress
         Called as ``progress("spectrum", done, rank)`` with the number of converged pairs.
 
     Returns
     -------
     Spectrum
-        With fewer than ``rank`` pairs only if Ctrl-C came and ``on_failure="keep"``: those that
-        had converged.
+        With fewer than ``rank`` pairs only if Ctrl-C came and ``on_failure="keep"``.
 
     Raises
     ------
     ConvergenceError
-        If the certificate does not hold; its ``result`` is the ``Spectrum``. After Ctrl-C, that of
-        the pairs that had converged: pass it as ``start`` to go on.
+        If the certificate does not hold; its ``result`` is the ``Spectrum``.
+    KeyboardInterrupt
+        After Ctrl-C, unless ``on_failure="keep"`` and some pairs had converged.
     ValueError
         If the component has fewer than ``rank`` items.
     """
@@ -153,27 +154,20 @@ def leading_eigenpairs(
         known = _no_pairs(operator, device).vectors
         if start is not None:
             known = device.xp.take(start.eigenvectors, device.asarray(order), axis=0)
-        pairs, done = _block_iteration(operator, known, rank, tolerance, rng, progress, device)
-    spectrum = _certified(graph, operator, order, pairs, done, rng, device)
-    if on_failure == "raise" and (done < rank or not spectrum.holds(tolerance)):
-        raise _failure(spectrum, rank, tolerance)
-    return spectrum
-
-
-def _failure(spectrum: Spectrum, rank: int, tolerance: float) -> ConvergenceError:
-    if spectrum.rank < rank:
-        what = (
-            f"interrupted with {spectrum.rank} of {rank} eigenpairs converged: they are in the "
-            "error's .result. Pass it as start= to go on."
+        keep = on_failure == "keep"
+        pairs, done = _block_iteration(
+            operator, known, rank, tolerance, rng, progress, device, keep_interrupted=keep
         )
-    else:
-        what = (
+    spectrum = _certified(graph, operator, order, pairs, done, rng, device)
+    if on_failure == "raise" and not spectrum.holds(tolerance):
+        raise ConvergenceError(
             f"the eigenpairs miss tolerance={tolerance:g}: worst residual "
             f"{spectrum.residuals.max():.1e}, orthogonality {spectrum.orthogonality:.1e}, missed "
             f"eigenvalue {spectrum.missed:+.1e}. Use engine='block', a larger tolerance, or a "
-            "graph of dtype='float64'. They are in the error's .result."
+            "graph of dtype='float64'. They are in the error's .result.",
+            result=spectrum,
         )
-    return ConvergenceError(what, result=spectrum)
+    return spectrum
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -259,12 +253,15 @@ def _block_iteration(
     rng: np.random.Generator,
     progress: Progress | None,
     backend: Backend,
+    *,
+    keep_interrupted: bool,
 ) -> tuple[Eigenpairs, int]:
     """Subspace iteration with a Chebyshev filter, and the number of pairs that it got to.
 
     Every round raises the columns' parts above ``cut`` over those in [-1, cut], and takes the best
     approximations to eigenpairs from what they span. That number is the rank, whether all of them
-    have converged or the rounds are over, or after Ctrl-C the number that had converged.
+    have converged or the rounds are over, or, if they are to be kept, the number that had
+    converged at Ctrl-C.
     """
     xp = backend.xp
     dtype = "float32" if tolerance >= _SINGLE_TOLERANCE else "float64"
@@ -289,7 +286,7 @@ def _block_iteration(
                 break
             plan = _plan(ritz, rank, tolerance, dtype)
     except KeyboardInterrupt:
-        if converged == 0:
+        if converged == 0 or not keep_interrupted:
             raise
         return Eigenpairs(backend.asarray(values), columns), converged
     return Eigenpairs(backend.asarray(values), columns), min(rank, values.size)

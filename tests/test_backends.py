@@ -391,3 +391,17 @@ def test_matmul_is_the_dense_product(backend, rng, dtype, tolerance, shape):
     expected = left.astype("float64") @ right.astype("float64").T
     np.testing.assert_allclose(product, expected, rtol=tolerance, atol=20 * tolerance)
     assert product.dtype == dtype
+
+
+def test_mutual_edges_do_not_depend_on_tiles(backend, rng, monkeypatch):
+    ids = rng.integers(-1, 60, (60, 9))
+    similarities = rng.uniform(-0.2, 1, (60, 9)).astype("float32")
+
+    def edges():
+        found = backend.mutual_edges(backend.asarray(ids), backend.asarray(similarities))
+        return [backend.to_numpy(one) for one in (found.rows, found.columns, found.weights)]
+
+    whole = edges()
+    monkeypatch.setattr(numpy_backend, "_LIST_ENTRIES", 64)
+    for one, other in zip(whole, edges(), strict=True):
+        np.testing.assert_array_equal(one, other, strict=True)

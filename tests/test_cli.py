@@ -7,6 +7,7 @@ import json
 import shutil
 import subprocess
 import sys
+import zipfile
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -511,14 +512,14 @@ def test_unknown_option_ends_with_the_same_code(files):
     assert "Traceback" not in result.output
 
 
-def test_interrupt_ends_quietly(files, monkeypatch):
+def test_interrupt_ends_with_one_line(files, monkeypatch):
     def interrupted(*arguments, **options):
         raise KeyboardInterrupt
 
     monkeypatch.setattr(common, "load_index", interrupted)
     result = run("search", files.index, files.queries)
     assert result.exit_code == 130
-    assert result.output == ""
+    assert result.output == "interrupted.\n"
 
 
 def test_interrupted_write_keeps_the_old_output(files, tmp_path, monkeypatch):
@@ -757,3 +758,102 @@ def test_paper_refuses_before_any_work(own_data, tmp_path, monkeypatch):
     monkeypatch.setattr(paper.importlib.util, "find_spec", lambda name: None)
     assert_refused(run("paper", "digits"), "--no-plots")
     assert [one.name for one in tmp_path.iterdir()] == ["own"]
+
+
+def npy(told, data=b""):
+    """A .npy file with a header of one's own."""
+    text = told.encode("latin1").ljust(118) + b"\n"
+    return b"\x93NUMPY\x01\x00" + len(text).to_bytes(2, "little") + text + data
+
+
+def header(dtype, shape):
+    return f"{{'descr': '{dtype}', 'fortran_order': False, 'shape': {shape}, }}"
+
+
+FLOATS = "{'descr': '<f4', 'fortran_order': False, 'shape': "
+DAMAGED_ARRAYS = {
+    "a header that is no Python": npy(FLOATS + "(3, 4"),
+    "a header of open brackets": npy("(" * 100),
+    "a header without a shape": npy("{'descr': '<f4', 'fortran_order': False}"),
+    "a type that does not exist": npy(FLOATS.replace("f4", "q9") + "(3,), }"),
+    "petabytes": npy(FLOATS + "(99999999, 9999999), }"),
+    "a shape beyond 64 bits": npy(FLOATS + f"({10**30},), }}"),
+    "a negative shape": npy(FLOATS + "(-3, -3), }", bytes(36)),
+    "less than it says": npy(FLOATS + "(3, 4), }", bytes(9)),
+    "a future version": b"\x93NUMPY\x09\x00" + bytes(200),
+    "nothing but the magic": b"\x93NUMPY",
+}
+
+
+@pytest.mark.parametrize("packed", [False, True])
+@pytest.mark.parametrize("what", DAMAGED_ARRAYS)
+def test_damaged_arrays_are_one_line(files, tmp_path, what, packed):
+    path = tmp_path / "given"
+    if packed:
+        with zipfile.ZipFile(path, "w") as archive:
+            archive.writestr("a.npy", DAMAGED_ARRAYS[what])
+    else:
+        path.write_bytes(DAMAGED_ARRAYS[what])
+    assert_refused(run("search", files.index, path), "given: damaged or cut short")
+
+
+def test_json_without_end_is_one_line(files, tmp_path):
+    path = tmp_path / "deep.json"
+    path.write_text("[" * 200_000)
+    told = run("evaluate", files.ranking, "--relevant", path)
+    assert_refused(told, "deep.json: not JSON, or damaged")
+    path.write_text('{"gnd": ' * 200_000)
+    assert_refused(
+        run("evaluate", files.ranking, "--ground-truth", path), "deep.json: damaged JSON"
+    )
+    path.write_text(f"[[{10**40}]]")
+    assert_refused(run("evaluate", files.ranking, "--relevant", path), "a list of lists of ids")
+
+
+def test_an_unknown_command_is_sent_to_the_list_of_commands():
+    assert_refused(run("bogus"), "bogus")
+    assert "See hybrid-gpu --help." in run("bogus").stderr
+
+
+def test_too_few_items_for_faiss_is_one_line(files, tmp_path):
+    told = run(
+        "build", files.descriptors, tmp_path / "i", "--knn", "IVF4096,Flat", "--neighbors", 5
+    )
+    assert_refused(told, "Use 'faiss' or 'exact'")
+
+
+def test_one_item_has_no_neighbors(tmp_path):
+    np.save(tmp_path / "one.npy", np.ones((1, 4), np.float32))
+    assert_refused(run("build", tmp_path / "one.npy", tmp_path / "i"), "at least two items")
+
+
+def test_results_are_not_written_under_the_name_of_another_format(files, tmp_path):
+    told = run("search", files.index, files.queries, "-o", tmp_path / "r.csv")
+    assert_refused(told, "written as .npz, not .csv. Name a file such as r.npz")
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("fault", "line"),
+    [
+        (MemoryError(), "not enough memory"),
+        (MemoryError("Unable to allocate 7 TiB"), "Unable to allocate 7 TiB"),
+        (RecursionError("maximum recursion depth exceeded"), "maximum recursion depth"),
+        (PermissionError(13, "Permission denied", "x"), "Permission denied: 'x'"),
+        (OverflowError("too large"), "too large"),
+    ],
+)
+def test_what_the_system_refuses_is_one_line(files, monkeypatch, fault, line):
+    def refuse(*arguments, **options):
+        raise fault
+
+    monkeypatch.setattr(common, "load_index", refuse)
+    assert_refused(run("search", files.index, files.queries), line)
+
+
+def test_a_reader_that_goes_away_is_no_fault(files):
+    command = [sys.executable, "-m", "hybrid_gpu.cli", "info", str(files.index)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as ran:
+        ran.stdout.close()
+        told = ran.stderr.read()
+    assert told == b""

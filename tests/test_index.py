@@ -495,3 +495,19 @@ def test_array_of_the_other_strict_device_is_never_taken_silently():
     elsewhere = array_api_strict.asarray(VECTORS)
     with pytest.raises(AssertionError, match="other device"):
         hg.build_index(elsewhere, neighbors=3, backend=backend)
+
+
+def test_what_cannot_fit_into_memory_is_refused_before_the_work(backend, monkeypatch):
+    monkeypatch.setattr(type(backend), "available_bytes", lambda self: 15_000)
+    with pytest.raises(MemoryError, match=r"takes about 0 MB.*Take fewer neighbors"):
+        hg.build_index(VECTORS, neighbors=10, backend=backend)
+    ids = np.tile(np.arange(10), (len(VECTORS), 1))
+    with pytest.raises(MemoryError, match="Take fewer neighbors"):
+        hg.build_index_from_neighbors(ids, np.ones(ids.shape), backend=backend)
+
+
+def test_a_search_takes_at_most_half_of_the_memory(backend, monkeypatch):
+    index = hg.build_index(VECTORS, neighbors=5, backend=backend)
+    column = 10 * index.n * 4
+    monkeypatch.setattr(type(backend), "available_bytes", lambda self: 14 * column)
+    assert index.search(VECTORS[:20], k=3).report.batch == 7

@@ -23,7 +23,16 @@ from hybrid_gpu.index import DiffusionIndex
 from hybrid_gpu.progress import Progress
 from hybrid_gpu.storage import load_index
 
-_USER_FAULTS = (ValueError, TypeError, HybridGpuError, OSError, ImportError, MemoryError)
+_USER_FAULTS = (
+    ValueError,
+    TypeError,
+    HybridGpuError,
+    OSError,
+    ImportError,
+    MemoryError,
+    RecursionError,
+    OverflowError,
+)
 # The parent of BadParameter is every kind of wrong usage; typer gives it no public name.
 _USAGE_FAULT: Any = typer.BadParameter.__base__
 
@@ -43,10 +52,15 @@ class _Commands(TyperGroup):
             raise  # The reader of our output went away: typer ends quietly.
         except _USAGE_FAULT as fault:
             message = fault.format_message().rstrip(".")
-            self._refuse(f"{message}. See hybrid-gpu {ctx.invoked_subcommand} --help.", fault)
+            # The name of a command that does not exist is not among the known ones.
+            command = ["hybrid-gpu", ctx.invoked_subcommand or "", "--help"]
+            self._refuse(f"{message}. See {' '.join(filter(None, command))}.", fault)
         except _USER_FAULTS as fault:
-            self._refuse(" ".join(str(fault).split()) or type(fault).__name__, fault)
+            # Python's own MemoryError has no message.
+            silent = "not enough memory" if isinstance(fault, MemoryError) else type(fault).__name__
+            self._refuse(" ".join(str(fault).split()) or silent, fault)
         except KeyboardInterrupt as stop:
+            typer.echo("interrupted.", err=True)
             raise typer.Exit(130) from stop
 
     def _refuse(self, message: str, fault: Exception) -> NoReturn:

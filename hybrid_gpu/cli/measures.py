@@ -120,15 +120,17 @@ def _items_of_classes(labels: NDArray[Any], query_labels: NDArray[Any]) -> list[
 def _relevant_lists(path: Path) -> list[list[int]]:
     try:
         lists = json.loads(path.read_bytes())
-    except ValueError as fault:
-        raise ValueError(f"{path}: not JSON ({fault}).") from fault
+    except (ValueError, RecursionError) as fault:
+        raise ValueError(f"{path}: not JSON, or damaged ({fault}).") from fault
     if not isinstance(lists, list) or not all(_is_id_list(line) for line in lists):
         raise ValueError(f"{path}: expected a list of lists of ids, one for each query.")
     return lists
 
 
 def _is_id_list(line: Any) -> bool:
-    return isinstance(line, list) and all(type(item) is int for item in line)
+    return isinstance(line, list) and all(
+        type(item) is int and -(2**63) <= item < 2**63 for item in line
+    )
 
 
 def _recalls(ids: NDArray[Any], relevant: Sequence[Any], at: list[int] | None) -> dict[str, float]:

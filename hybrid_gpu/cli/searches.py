@@ -30,9 +30,19 @@ from hybrid_gpu.validation import METRICS
 
 _DEFAULT_K = 100
 
+
+def _check_output(path: Path | None) -> Path | None:
+    if path is not None and path.suffix.lower() not in ("", ".npz"):
+        raise ValueError(
+            f"{path}: ids and scores are written as .npz, not {path.suffix}. Name a file such as "
+            f"{path.with_suffix('.npz').name}."
+        )
+    return check_writable(path)
+
+
 Output = Annotated[
     Path | None,
-    typer.Option("--output", "-o", callback=check_writable, help="Write ids and scores, .npz."),
+    typer.Option("--output", "-o", callback=_check_output, help="Write ids and scores, .npz."),
 ]
 Results = Annotated[
     int | None, typer.Option("--k", "-k", help="Results per query; 100, or all if fewer.")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from hybrid_gpu.backends import Array, Backend, select_backend
 from hybrid_gpu.backends.protocol import TopK
@@ -97,7 +98,7 @@ def top_items(
         Items per query; all n if it is larger.
     similarities : callable that returns a float array of shape (m, n), optional
         Asked for only if a query wants more items than diffusion reached: items of a score of
-        exactly 0 come in the order of their similarity, at least -1, instead of that of their ids.
+        exactly 0 come in the order of their similarity instead of that of their ids.
         One of -inf says that nothing is known of the item: it is left out.
 
     Returns
@@ -136,18 +137,26 @@ def _fill(
     """Positive scores as they are, zeros by similarity, the negative ones, and nothing (-1)."""
     xp = backend.xp
     k = best_ids.shape[1]
-    peak = xp.max(xp.abs(rows), axis=1, keepdims=True)
-    peak = xp.where(peak > 0, peak, xp.ones_like(peak))
-    # Similarities are at least -1: negative scores move below all of them, and not they above all
-    # scores, which would cost tiny ones their digits.
-    key = xp.where(rows == 0, similarities, rows / peak - 2)
     nothing = xp.asarray(-xp.inf, dtype=rows.dtype, device=backend.device)
-    key = xp.where(rows > 0, nothing, key)
-    rest = backend.top_k(key, k)
-    found = xp.where(rest.scores > nothing, rest.ids, -xp.ones_like(rest.ids))
-    reached = xp.sum(xp.astype(best_scores > 0, xp.int64), axis=1, keepdims=True)
-    place = xp.arange(k, dtype=xp.int64, device=backend.device)[None, :] - reached
-    fallback = xp.take_along_axis(found, xp.where(place < 0, xp.zeros_like(place), place), axis=1)
-    ids = xp.where(place < 0, best_ids, fallback)
+    # Each kind is ordered apart: on one scale, scores or similarities would lose their last digits.
+    zeros = backend.top_k(xp.where(rows == 0, similarities, nothing), k)
+    negative = backend.top_k(xp.where(rows < 0, rows, nothing), k)
+    place = xp.arange(k, dtype=xp.int64, device=backend.device)[None, :]
+    behind = place - _counted(best_scores > 0, xp)
+    last = behind - _counted(zeros.scores > nothing, xp)
+    fallback = xp.where(last < 0, _at(zeros.ids, behind, xp), _at(negative.ids, last, xp))
+    known = xp.where(last < 0, _at(zeros.scores, behind, xp), _at(negative.scores, last, xp))
+    fallback = xp.where(known > nothing, fallback, -xp.ones_like(fallback))
+    ids = xp.where(behind < 0, best_ids, fallback)
     scores = xp.take_along_axis(rows, xp.where(ids < 0, xp.zeros_like(ids), ids), axis=1)
     return TopK(scores=xp.where(ids < 0, nothing, scores), ids=ids)
+
+
+def _counted(chosen: Array, xp: Any) -> Array:
+    """How many of each row are chosen, (m, 1)."""
+    return xp.sum(xp.astype(chosen, xp.int64), axis=1, keepdims=True)
+
+
+def _at(values: Array, place: Array, xp: Any) -> Array:
+    """The values at a place of their row; the first where the place is before it."""
+    return xp.take_along_axis(values, xp.clip(place, min=0), axis=1)

@@ -75,3 +75,11 @@ def test_more_items_than_there_are_is_all_of_them(backend):
 def test_impossible_k_is_refused(backend, k):
     with pytest.raises(ValueError, match="k must be at"):
         rank(backend, np.ones((5, 1)), k)
+
+
+def test_negative_scores_keep_their_order_however_small_they_are(backend):
+    # Apart by less than the rounding of the largest score, in the order opposite to their ids.
+    scores = np.array([[-3e-20, -2e-20, -1e-20, 0, 1.0, -4.0]]).T
+    ids, values, _ = rank(backend, scores, 6, [[0.0, 0, 0, -np.inf, 0, 0]])
+    assert ids.tolist() == [[4, 2, 1, 0, 5, -1]]
+    assert values.tolist() == [[1, -1e-20, -2e-20, -3e-20, -4, -np.inf]]

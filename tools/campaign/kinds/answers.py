@@ -349,6 +349,8 @@ def _asked(truth: _Truth, asked: _Questions, way: _Way) -> Iterator[str]:
             yield "no truncation reported"
             return
         rounding = (16 + 2 * np.sqrt(truth.n) + report.steps) * truth.unit
+        # The oracle's own eigenvectors are right to n roundings of float64.
+        rounding += truth.n * 2.0**-53
         allowed = (report.truncation + rounding * _GAIN_AT_MOST) * right
     elif way.tells:
         yield from _tells_residual(truth, asked, values, told, None)
@@ -466,7 +468,11 @@ def _spectral_ways(truth: _Truth, index: Any, asked: _Questions, pairs: _Leading
     rows = np.linalg.norm(pairs.vectors, axis=1)[:, None]
     found = np.zeros_like(asked.right)
     queries, places = np.nonzero(asked.ids >= 0)
+    # An item that is listed several times has the mean of its similarities.
+    times = np.zeros_like(found)
+    np.add.at(times, (asked.ids[queries, places], queries), 1)
     np.add.at(found, (asked.ids[queries, places], queries), asked.similarities[queries, places])
+    found /= np.maximum(times, 1)
     mixed = rows * spectral / (1 - alpha) + (1 - rows) * found**_GAMMA
     # The root of a row's square, next to 0, halves its digits.
     within = pairs.turned / (1 - alpha) + 4 * np.sqrt(pairs.turned)

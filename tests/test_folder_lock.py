@@ -167,10 +167,10 @@ def test_lock_dies_with_its_process_although_a_child_of_it_lives(tmp_path):
 import os, pathlib, signal, sys
 from hybrid_gpu.folder_lock import own_folder
 with own_folder(pathlib.Path(sys.argv[1]), lambda folder: frozenset(), patience=0.0):
-    child = os.fork()
-    if child == 0:
+    if os.fork() == 0:
+        # Told by the child: its parent must not be killed before it runs.
+        print(os.getpid(), flush=True)
         signal.pause()
-    print(child, flush=True)
     sys.stdin.read()
 """
     command = [sys.executable, "-c", script, str(tmp_path)]

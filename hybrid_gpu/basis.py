@@ -54,6 +54,10 @@ class Basis(Protocol):
     def invariant(self) -> bool:
         """Whether diffusion maps the span of the vectors onto itself, as with eigenvectors."""
 
+    @property
+    def crosses(self) -> bool:
+        """Whether a vector may reach across components, where diffusion never goes."""
+
     def restrict(self, signal: Array) -> Array:
         """``Z^T v``: coefficients (r, m) of the columns of a signal (n, m)."""
 
@@ -99,6 +103,10 @@ class EigenBasis:
     @property
     def invariant(self) -> bool:
         return True
+
+    @property
+    def crosses(self) -> bool:
+        return False
 
     @property
     def precision(self) -> str:
@@ -200,6 +208,10 @@ class GalerkinBasis:
     @property
     def invariant(self) -> bool:
         return False
+
+    @property
+    def crosses(self) -> bool:
+        return self.kind.startswith("given")
 
     @property
     def rank(self) -> int:

@@ -10,11 +10,18 @@ from hybrid_gpu.backends import Array, Backend
 from hybrid_gpu.basis import Basis, EigenBasis
 from hybrid_gpu.columns import Columns
 from hybrid_gpu.expansion import Expansion, expanded
-from hybrid_gpu.filters import Filter, gains
+from hybrid_gpu.filters import Filter, PageRank, gains
 from hybrid_gpu.graph import Layout, csr_from_sorted, normalized, row_numbers, submatrix
 from hybrid_gpu.neighbors import Neighbors
 from hybrid_gpu.observation import Observation, scatter
-from hybrid_gpu.solver import Solution, Stopping, deflated, gains_at, hybrid_as_in_paper
+from hybrid_gpu.solver import (
+    Solution,
+    Stopping,
+    deflated,
+    gains_at,
+    hybrid_as_in_paper,
+    residuals_of,
+)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -141,7 +148,29 @@ def _temporal(batch: Batch) -> Solution:
 
 
 def _hybrid(batch: Batch) -> Solution:
-    return batch.by_item(_solve(batch, batch.right_side(), batch.basis))
+    right_side = batch.right_side()
+    solution = _solve(batch, right_side, batch.basis)
+    if batch.basis is not None and batch.basis.crosses and isinstance(batch.filter, PageRank):
+        # The steps take back what such vectors hand to other components, but not to the last bit.
+        values = _within_components(batch, solution.values)
+        adjacency = batch.layout.graph.adjacency
+        left = residuals_of(adjacency, values, right_side, batch.filter, batch.backend)
+        solution = replace(solution, values=values, residuals=left)
+    return batch.by_item(solution)
+
+
+def _within_components(batch: Batch, values: Array) -> Array:
+    """Scores, with zeros for the components in which nothing was observed."""
+    xp, backend = batch.backend.xp, batch.backend
+    seen, labels = batch.scaled(), batch.layout.graph.components
+    places = batch.placed(seen.ids)
+    known = xp.where(places < 0, xp.zeros_like(places), places)
+    component = backend.asarray(labels.astype("int64"))
+    observed = xp.reshape(xp.take(component, xp.reshape(known, (-1,))), places.shape)
+    observed = xp.where(places < 0, places, observed)
+    count = int(labels.max()) + 1
+    reached = xp.take(scatter(observed, seen.weights, count, backend), component, axis=0)
+    return xp.where(reached > 0, values, xp.zeros_like(values))
 
 
 def _solve(batch: Batch, right_side: Array, basis: Basis | None) -> Solution:

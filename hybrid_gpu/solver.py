@@ -314,9 +314,22 @@ def hybrid_as_in_paper(
         backend,
     )
     scores = spectral + rest
-    left = right_side - backend.laplacian_step(adjacency, scores, alpha).values
-    residuals = _relative(backend.column_dots(left, left), start, xp)
+    residuals = residuals_of(adjacency, scores, observation, filter, backend)
     return Solution(scores, residuals, taken, converged=True)
+
+
+def residuals_of(
+    adjacency: SparseMatrix,
+    values: Array,
+    observation: Array,
+    filter: PageRank,
+    backend: Backend,
+) -> Array:
+    """The residual of each column of scores in the diffusion system, relative to its observation."""
+    right_side = (1 - filter.alpha) * observation
+    left = right_side - backend.laplacian_step(adjacency, values, filter.alpha).values
+    squared, start = (backend.column_dots(one, one) for one in (left, right_side))
+    return _relative(squared, start, backend.xp)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -2,7 +2,8 @@
 
 import numpy as np
 import pytest
-from conftest import clustered_vectors
+import scipy.sparse as sparse
+from conftest import clustered_vectors, two_cliques
 
 import hybrid_gpu as hg
 from hybrid_gpu import reference
@@ -184,3 +185,24 @@ def test_digits_rank_better_after_diffusion():
     plain = quality("nn")
     for method in ("temporal", "hybrid"):
         assert quality(method) > plain + 0.15
+
+
+@pytest.mark.parametrize("kind", ["labels", "dense", "sparse"])
+def test_a_basis_across_components_hands_nothing_to_those_that_were_not_observed(
+    backend, rng, dtype, kind
+):
+    parts = sparse.block_diag([two_cliques(5), two_cliques(7)])
+    vectors = rng.standard_normal((24, 3))
+    basis = {
+        "labels": rng.integers(0, 3, 24),
+        "dense": vectors,
+        "sparse": sparse.csr_array(vectors * (rng.random((24, 3)) < 0.5)),
+    }[kind]
+    index = hg.build_index_from_graph(
+        sparse.csr_array(parts), basis=basis, dtype=dtype, backend=backend
+    )
+    ranking = index.rerank([[1, -1], [12, 6]], np.array([[0.9, 0.0], [0.8, 0.5]]), k=24)
+    assert [sorted(line[line >= 0].tolist()) for line in ranking.ids] == [
+        [0, 1, 2, 3, 4],
+        [5, 6, 7, 8, 9, *range(10, 17)],
+    ]

@@ -111,7 +111,7 @@ def build_index(
     with device.annotate("build"):
         vectors = check_vectors(descriptors, "descriptors", dtype=dtype, backend=device)
         _check_settings(alpha, gamma, basis, precision, vectors.shape[0])
-        check_count(neighbors, "neighbors", high=vectors.shape[0] - 1)
+        neighbors = check_count(neighbors, "neighbors", high=vectors.shape[0] - 1)
         units = unit_rows(vectors, device)
         with device.annotate("knn"):
             found = nearest_neighbors(

@@ -118,7 +118,7 @@ def build_index(
         _check_settings(alpha, gamma, basis, precision, vectors.shape[0])
         if vectors.shape[0] < 2:
             raise ValueError("descriptors must have at least two items to be neighbors; got one.")
-        check_count(neighbors, "neighbors", high=vectors.shape[0] - 1)
+        neighbors = check_count(neighbors, "neighbors", high=vectors.shape[0] - 1)
         _check_memory(vectors.shape[0], vectors.shape[1], neighbors, device)
         units = unit_rows(vectors, device)
         with device.annotate("knn"):

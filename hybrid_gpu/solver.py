@@ -325,7 +325,7 @@ def residuals_of(
     filter: PageRank,
     backend: Backend,
 ) -> Array:
-    """The residual of each column of scores in the diffusion system, relative to the observation."""
+    """The relative residual of each column of scores in the system of the diffusion."""
     right_side = (1 - filter.alpha) * observation
     left = right_side - backend.laplacian_step(adjacency, values, filter.alpha).values
     squared, start = (backend.column_dots(one, one) for one in (left, right_side))

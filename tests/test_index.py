@@ -131,6 +131,13 @@ def test_without_descriptors_the_list_is_followed_by_nothing(backend):
     assert own.ids.tolist() == [[1, 0, 2, -1, -1, -1]]
 
 
+def test_a_count_may_be_a_number_of_numpy(backend, rng):
+    # One byte holds it, but not what is computed from it.
+    vectors = clustered_vectors(rng)
+    small = hg.build_index(vectors, neighbors=np.int8(7), backend=backend)
+    assert repr(small) == repr(hg.build_index(vectors, neighbors=7, backend=backend))
+
+
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_labels_across_components_make_up_no_results(backend, dtype):
     labels = np.array([0, 0, 1, 1, 1, 2])  # 1 is in both cliques

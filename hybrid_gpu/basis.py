@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from hybrid_gpu.aggregation import Aggregation
 from hybrid_gpu.backends import Array, Backend, SparseMatrix, select_backend
+from hybrid_gpu.backends.host_memory import available_host_bytes
 from hybrid_gpu.backends.protocol import HostArray
 from hybrid_gpu.graph import Graph, array_bytes, csr_from_sorted
 from hybrid_gpu.spectrum import Spectrum
@@ -33,6 +34,9 @@ PRECISIONS = ("float32", "float16", "int8")
 _TILE = 16_384
 # Columns of the basis that are multiplied at a time to find how the basis couples to itself.
 _BLOCK = 256
+
+# In float64, with those that LAPACK takes.
+_ARRAYS_PER_INVERSE = 6
 
 
 class Basis(Protocol):
@@ -260,6 +264,7 @@ class GalerkinBasis:
         """The inverse of E, or its pseudo-inverse where the vectors depend on each other."""
         xp, host = self.backend.xp, self.backend.to_numpy
         dtype = dtype_name(self.alone.dtype)
+        _check_memory(self.coupling.shape[0])
         # On the host in float64, once: E is small, and vectors that depend on each other must be
         # told from rounding.
         small = -alpha * _on_host(self.coupling, self.backend)
@@ -622,6 +627,17 @@ def _inverse_of(eigenvalues: Array, alpha: float, backend: Backend) -> Array:
     # In float32, 1 - alpha has lost digits; and rounding may have put an eigenvalue above 1.
     exact = 1 / (1 - alpha * np.minimum(host64(eigenvalues, backend), 1.0))
     return backend.asarray(exact, dtype_name(eigenvalues.dtype))
+
+
+def _check_memory(size: int) -> None:
+    """Refuse an inverse that cannot fit: in a container, the system would end the process."""
+    needed, available = _ARRAYS_PER_INVERSE * 8 * size**2, available_host_bytes()
+    if needed > available:
+        raise MemoryError(
+            f"to invert the system of {size} basis vectors takes about {needed / 1e6:.0f} MB; "
+            f"{available / 1e6:.0f} MB are available. Build with a smaller rank, or allow the "
+            "process more memory."
+        )
 
 
 def _bytes(part: Any) -> int:

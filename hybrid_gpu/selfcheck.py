@@ -144,6 +144,7 @@ def _operations(dtype: str, n: int) -> Iterator[tuple[str, Callable[[Backend], l
             b.laplacian_step(csr(b), b.asarray(dense[64]), 0.99), "values", "curvature"
         ),
     )
+    yield "matmul", lambda b: [b.matmul(b.asarray(small), b.asarray(dense[7]))]
     yield "column_dots", lambda b: [b.column_dots(b.asarray(dense[7]), b.asarray(dense[7]))]
     yield "cg_update", update
     yield (

@@ -6,6 +6,7 @@ from conftest import clustered_vectors, dense, path, two_cliques
 from strict_backend import StrictBackend
 
 import hybrid_gpu as hg
+from hybrid_gpu import basis
 
 
 @pytest.fixture
@@ -518,3 +519,11 @@ def test_a_search_takes_at_most_half_of_the_memory(backend, monkeypatch):
     column = 10 * index.n * 4
     monkeypatch.setattr(type(backend), "available_bytes", lambda self: 14 * column)
     assert index.search(VECTORS[:20], k=3).report.batch == 7
+
+
+def test_an_inverse_that_cannot_fit_into_memory_is_refused(backend, monkeypatch):
+    vectors = np.random.default_rng(9).standard_normal((80, 3))
+    index = hg.build_index(vectors, neighbors=10, rank=8, backend=backend)
+    monkeypatch.setattr(basis, "available_host_bytes", lambda: 200)
+    with pytest.raises(MemoryError, match="not enough memory"):
+        index.search(vectors[:2], k=3)

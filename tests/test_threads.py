@@ -264,3 +264,25 @@ def test_products_start_no_threads_of_blas(two_blas_threads, monkeypatch):
     NumpyBackend().matmul(ones, ones)
     assert len(seen) > 1
     assert all(set(one) <= {1} for one in seen)
+
+
+@pytest.mark.parametrize("call", [1, 2, 3, 4])
+def test_ctrl_c_while_blas_is_told_leaves_it_as_the_user_has_it(monkeypatch, call):
+    counts, calls = [2, 2], []
+
+    def library(number):
+        def take(count):
+            calls.append(count)
+            if len(calls) == call:
+                raise KeyboardInterrupt
+            counts[number] = count
+
+        return threads._Blas(lambda: counts[number], take, per_thread=False)
+
+    found = (library(0), library(1))
+    monkeypatch.setattr(threads, "_held", threads._SingleThreadedBlas())
+    monkeypatch.setattr(threads, "_blas_of_process", lambda: found)
+    monkeypatch.setattr(threads, "_blas_of_thread", tuple)
+    with pytest.raises(KeyboardInterrupt), threads.single_threaded_blas():
+        pass
+    assert counts == [2, 2]

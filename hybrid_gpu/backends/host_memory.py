@@ -2,7 +2,8 @@
 
 A container, a batch system or ``ulimit`` may allow less than the machine has; to take more ends the
 process. On Linux the limits are read from ``/proc`` and ``/sys``, at every call, because others
-take memory too. Written after their documentation (cgroups version 1 and 2), tried on both.
+take memory too. Written after the documentation of cgroups version 1 and 2; only the first was
+tried on a real system.
 """
 
 from __future__ import annotations

@@ -133,13 +133,26 @@ class _SingleThreadedBlas:
         self._before: tuple[int, ...] = ()
 
     def __enter__(self) -> None:
-        with self._lock:
-            self._asking.add(threading.get_ident())
-            if not self._before:
-                self._before = tuple(one.threads() for one in _blas_of_process())
-                _tell(_blas_of_process(), (1,) * len(self._before))
+        try:
+            with self._lock:
+                self._asking.add(threading.get_ident())
+                if not self._before:
+                    self._before = tuple(one.threads() for one in _blas_of_process())
+                    _tell(_blas_of_process(), (1,) * len(self._before))
+        except BaseException:
+            self._release()
+            raise
 
     def __exit__(self, *_: object) -> None:
+        # Ctrl-C during a product is noticed right after it, which is here: then once more, or
+        # the user's own products would stay on one thread.
+        try:
+            self._release()
+        except BaseException:
+            self._release()
+            raise
+
+    def _release(self) -> None:
         with self._lock:
             self._asking.discard(threading.get_ident())
             if not self._asking:

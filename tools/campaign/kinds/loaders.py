@@ -307,7 +307,7 @@ KINDS = (
         promise="A damaged or hostile .npy, .npz, .mat, .json, .pkl or IDX file is read, or "
         "refused with one line that names it; it takes no memory beyond what it holds.",
         unit="files",
-        short=2_000,
+        short=1_000,
         long=100_000,
         trial=_loaders,
     ),

@@ -485,7 +485,8 @@ def _solved(
             better = ~done & (squared < least)
             best, least = xp.where(better, solution, best), xp.where(better, squared, least)
             # Each start from the true residual mends the drift, until rounding ends all progress.
-            done = done | (least > 0.8 * before)
+            # Not `least > ...`, which is false for NaN: that would go on for ever.
+            done = done | ~(least <= 0.8 * before)
         done = done | (least <= goal)
         target = target / 4  # aim lower: to land on the mark again would drift past it again
     return _Solved(best, least, taken)

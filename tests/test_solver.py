@@ -695,3 +695,16 @@ def test_each_column_keeps_its_best_values(backend, monkeypatch):
     np.testing.assert_allclose(backend.to_numpy(solution.residuals), [0.5, 0.5])
     assert not solution.converged
     assert len(seen) == 3
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+def test_a_system_that_is_not_finite_ends(backend, bad):
+    def apply(direction):
+        values = direction * bad
+        return Product(values, backend.column_dots(direction, direction))
+
+    right_side = backend.asarray(np.ones((5, 2)))
+    with np.errstate(invalid="ignore"):
+        solution = solver.conjugate_gradients(apply, right_side, Stopping(50, 1e-3), 0.1, backend)
+    assert not solution.converged
+    assert solution.steps <= 50

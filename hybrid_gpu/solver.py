@@ -470,8 +470,9 @@ def _solved(
     xp = backend.xp
     least = backend.column_dots(residual, residual)
     best, done, target, taken = solution, least <= goal, goal, 0
+    first = True
     while taken < steps and not bool(xp.all(done)):
-        first, before = taken == 0, least
+        before = least
         if not first:
             best = xp.asarray(best, copy=True)  # steps may be written over what they start from
         mine = xp.where(done, xp.full_like(target, xp.inf), target)
@@ -487,7 +488,7 @@ def _solved(
             # Each start from the true residual mends the drift, until rounding ends all progress.
             # Not `least > ...`, which is false for NaN: that would go on for ever.
             done = done | ~(least <= 0.8 * before)
-        done = done | (least <= goal)
+        first, done = False, done | (least <= goal)
         target = target / 4  # aim lower: to land on the mark again would drift past it again
     return _Solved(best, least, taken)
 

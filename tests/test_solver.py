@@ -703,8 +703,10 @@ def test_a_system_that_is_not_finite_ends(backend, bad):
         values = direction * bad
         return Product(values, backend.column_dots(direction, direction))
 
-    right_side = backend.asarray(np.ones((5, 2)))
-    with np.errstate(invalid="ignore"):
-        solution = solver.conjugate_gradients(apply, right_side, Stopping(50, 1e-3), 0.1, backend)
-    assert not solution.converged
-    assert solution.steps <= 50
+    for observed in (1.0, bad):
+        right_side = backend.asarray(np.full((5, 2), observed))
+        stop = Stopping(50, 1e-3)
+        with np.errstate(invalid="ignore"):
+            solution = solver.conjugate_gradients(apply, right_side, stop, 0.1, backend)
+        assert not solution.converged
+        assert solution.steps <= 50

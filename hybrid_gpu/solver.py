@@ -405,7 +405,7 @@ def conjugate_gradients(
         residual = right_side - apply(solved.values).values
         solved = _solved(plain, solved.values, residual, right_side, goal, most - before, backend)
         solved = replace(solved, steps=solved.steps + before)
-    reached = bool(xp.all(solved.squared <= goal))
+    reached = bool(xp.all((solved.squared <= goal) & xp.isfinite(solved.squared)))
     return Solution(solved.values, _relative(solved.squared, start, xp), solved.steps, reached)
 
 
@@ -486,8 +486,10 @@ def _solved(
             better = ~done & (squared < least)
             best, least = xp.where(better, solution, best), xp.where(better, squared, least)
             # Each start from the true residual mends the drift, until rounding ends all progress.
-            # Not `least > ...`, which is false for NaN: that would go on for ever.
-            done = done | ~(least <= 0.8 * before)
+            # Not `least >= ...`, which is false for NaN: that would go on for ever.
+            done = done | ~(least < 0.8 * before)
+            if more == 0:
+                break
         first, done = False, done | (least <= goal)
         target = target / 4  # aim lower: to land on the mark again would drift past it again
     return _Solved(best, least, taken)

@@ -469,13 +469,12 @@ def _solved(
     """Steps until every column's true residual is at its goal, or stops getting smaller."""
     xp = backend.xp
     least = backend.column_dots(residual, residual)
-    best, done, target, taken = solution, least <= goal, goal, 0
-    first = True
+    best, done, taken, first = solution, least <= goal, 0, True
     while taken < steps and not bool(xp.all(done)):
         before = least
         if not first:
             best = xp.asarray(best, copy=True)  # steps may be written over what they start from
-        mine = xp.where(done, xp.full_like(target, xp.inf), target)
+        mine = xp.where(done, xp.full_like(goal, xp.inf), goal)
         solution, more = _descend(way, solution, residual, mine, steps - taken, True, backend)
         taken += more
         solution, residual = way.look(solution, right_side)
@@ -491,7 +490,6 @@ def _solved(
             if more == 0:
                 break
         first, done = False, done | (least <= goal)
-        target = target / 4  # aim lower: to land on the mark again would drift past it again
     return _Solved(best, least, taken)
 
 

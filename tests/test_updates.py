@@ -398,3 +398,8 @@ def test_impossible_updates_are_refused(backend, rng):
         bare.add(vectors)
     with pytest.raises(ValueError, match="keep_neighbors=True"):
         hg.build_index_from_graph(two_cliques(3), backend=backend).remove([1])
+
+
+def test_an_item_that_is_named_many_times_is_removed_once(backend, rng):
+    index = hg.build_index(clustered_vectors(rng, n=30), neighbors=5, backend=backend)
+    assert index.remove([4] * 30).n == 29

@@ -746,4 +746,4 @@ class Counted:
 def test_the_paper_s_steps_go_on_to_the_last_digits(backend, rng):
     affinity, observation = problem(rng)
     every = as_in_paper(backend, affinity, observation, "float64", 20, 60)
-    np.testing.assert_allclose(every, exact(affinity, observation), atol=1e-13)
+    np.testing.assert_allclose(every, exact(affinity, observation), atol=1e-13, rtol=0)

@@ -35,7 +35,15 @@ LOCK = ".hybrid-gpu.lock"
 NamedFiles: TypeAlias = Callable[[Path], frozenset[str]]
 """The files that a folder's own header names, itself among them; an error if it is not ours."""
 
-_MARKED = re.compile(r"[a-z_.]+\.([0-9a-f]{8})\.(?:npy|tmp)")
+# Exactly the names that this library gives to arrays and to headers on their way: a copy that the
+# user made of one (``ids.backup.<mark>.npy``) is his.
+_ARRAYS = (
+    "(?:adjacency|basis_(?:vectors|transposed|spread|coupling))_(?:data|indices|indptr)"
+    "|degrees|order|components|descriptors|neighbor_(?:ids|similarities)|column_(?:ids|scores)"
+    "|basis_(?:eigenvalues|vectors|scales|residuals|gram|coupling|alone)|ids|scores"
+)
+_MARK = "([0-9a-f]{8})"
+_MARKED = re.compile(rf"(?:{_ARRAYS})\.{_MARK}\.npy|(?:header|progress)\.json\.{_MARK}\.tmp")
 _LIST = re.compile(rb"[0-9a-f\n\0]*")  # A power cut can leave zeros in the place of a mark.
 _LONGEST_LIST = 1 << 20
 # What desktops put into any folder, and what NFS makes of a file that was removed while in use.
@@ -174,7 +182,7 @@ def _strangers(path: Path, named: NamedFiles) -> set[str]:
 
 def _marks_of(names: Iterable[str]) -> set[str]:
     found = (_MARKED.fullmatch(name) for name in names)
-    return {one[1] for one in found if one}
+    return {one[1] or one[2] for one in found if one}
 
 
 def _listed(path: Path) -> set[str]:

@@ -96,7 +96,9 @@ def precompute(
     keep = check_count(keep, "keep", high=index.n)
     rtol = check_positive(rtol, "rtol")
     width = batch_width(index, batch, index.n)
-    with _opened(index, keep, rtol, None if folder is None else Path(folder)) as store:
+    # Once: with a relative path, a change of the working directory would lead elsewhere.
+    place = None if folder is None else Path(folder).absolute()
+    with _opened(index, keep, rtol, place) as store:
         for start in range(store.done, index.n, width):
             if progress:
                 progress("precompute", start, index.n)
@@ -112,12 +114,12 @@ def precompute(
 
 def check_columns_folder(folder: str | os.PathLike[str]) -> None:
     """Refuse a folder that columns cannot be stored in, before anything is computed."""
-    refuse_strangers(Path(folder), _named_files)
+    refuse_strangers(Path(folder).absolute(), _named_files)
 
 
 def remove_columns(folder: str | os.PathLike[str]) -> None:
     """Remove a folder that ``precompute`` made; files of anybody else stay, and the folder then."""
-    with own_folder(Path(folder), _named_files, patience=0.0) as own:
+    with own_folder(Path(folder).absolute(), _named_files, patience=0.0) as own:
         own.dissolve()
 
 

@@ -67,7 +67,8 @@ def save_index(index: DiffusionIndex, path: str | os.PathLike[str]) -> None:
     OSError
         If the disk is full or cannot be written. The index that was there is still there.
     """
-    folder = Path(path)
+    # Once: with a relative path, a change of the working directory would lead elsewhere.
+    folder = Path(path).absolute()
     with own_folder(folder, _named_files, patience=_PATIENCE) as own:
         mark = own.begin()
         try:
@@ -123,7 +124,8 @@ def load_index(
         If there is no index, or it is damaged, cut short, or of a newer format; names the file.
     """
     device = select_backend(backend)
-    folder = Path(path)
+    # Once: with a relative path, a change of the working directory would lead elsewhere.
+    folder = Path(path).absolute()
     header = _read_header(folder)
     for _ in range(_MOST_TRIES):
         try:
@@ -146,7 +148,7 @@ def load_index(
 
 def check_target(path: str | os.PathLike[str]) -> None:
     """Refuse a path that an index cannot be saved to, before hours of building it."""
-    refuse_strangers(Path(path), _named_files)
+    refuse_strangers(Path(path).absolute(), _named_files)
 
 
 def has_index(path: str | os.PathLike[str]) -> bool:
@@ -163,7 +165,7 @@ def remove_index(path: str | os.PathLike[str]) -> None:
         If the folder holds anything else, or somebody is writing to it. Nothing has changed then.
     """
     if os.path.lexists(path):
-        with own_folder(Path(path), _named_files, patience=0.0) as own:
+        with own_folder(Path(path).absolute(), _named_files, patience=0.0) as own:
             own.dissolve()
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -857,3 +858,15 @@ def test_a_reader_that_goes_away_is_no_fault(files):
         ran.stdout.close()
         told = ran.stderr.read()
     assert told == b""
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="this system has no pipes with a name")
+def test_an_output_that_is_no_plain_file_is_refused_and_stays(files, tmp_path):
+    os.mkfifo(tmp_path / "pipe.npz")
+    (tmp_path / "link.npz").symlink_to(tmp_path / "elsewhere.npz")
+    for name in ("pipe.npz", "link.npz"):
+        before = os.lstat(tmp_path / name)
+        result = run("search", files.index, files.queries, "-o", tmp_path / name)
+        assert result.exit_code != 0
+        assert "not a plain file" in result.output
+        assert os.lstat(tmp_path / name).st_mode == before.st_mode

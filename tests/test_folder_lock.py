@@ -9,7 +9,7 @@ import hybrid_gpu as hg
 from hybrid_gpu import folder_lock
 from hybrid_gpu.folder_lock import LOCK, own_folder
 
-MARKED = "array.{}.npy"
+MARKED = "degrees.{}.npy"
 
 
 def nothing(folder):
@@ -185,3 +185,33 @@ with own_folder(pathlib.Path(sys.argv[1]), lambda folder: frozenset(), patience=
                 assert folder.begin()
         finally:
             os.kill(child, signal.SIGKILL)
+
+
+def test_a_copy_that_the_user_made_of_a_marked_file_is_his(tmp_path):
+    with own(tmp_path) as folder:
+        mark = folder.begin()
+        (tmp_path / MARKED.format(mark)).write_bytes(b"half")
+    for name in ("ids.backup.{}.npy", "thesis.{}.npy", "notes.json.{}.tmp"):
+        copy = tmp_path / name.format(mark)
+        copy.write_bytes(b"mine")
+        with pytest.raises(hg.IndexFileError, match="other files"), own(tmp_path):
+            pass
+        assert copy.read_bytes() == b"mine"
+        copy.unlink()
+
+
+def test_every_name_of_a_saved_array_is_known(tmp_path):
+    import numpy as np
+
+    from hybrid_gpu.folder_lock import _marks_of
+
+    vectors = np.random.default_rng(31).standard_normal((40, 5))
+    bases = ("aggregate", "eigen", "sparse-eigen", np.ones((40, 2)))
+    for number, basis in enumerate(bases):
+        index = hg.build_index(vectors, neighbors=4, basis=basis, rank=3, backend="numpy")
+        index = index.precompute(keep=5, folder=tmp_path / f"columns {number}")
+        index.save(tmp_path / str(number))
+        for folder in (tmp_path / f"columns {number}", tmp_path / str(number)):
+            arrays = [name for name in names(folder) if name.endswith(".npy")]
+            assert len(arrays) >= 2
+            assert all(len(_marks_of([name])) == 1 for name in arrays)

@@ -305,3 +305,19 @@ def test_columns_answer_their_own_filter_only(index, queries):
 def test_impossible_numbers_of_entries_are_refused(index, keep):
     with pytest.raises(ValueError, match="keep must be at"):
         index.precompute(keep=keep)
+
+
+def test_another_working_directory_does_not_lead_to_another_folder(tmp_path, monkeypatch):
+    index = hg.build_index(
+        np.random.default_rng(37).standard_normal((60, 4)), neighbors=4, backend="numpy"
+    )
+    here, there = tmp_path / "here", tmp_path / "there"
+    (there / "columns").mkdir(parents=True)
+    (there / "columns" / "progress.json").write_text("mine")
+    here.mkdir()
+    monkeypatch.chdir(here)
+    index.precompute(
+        keep=5, folder="columns", batch=20, progress=lambda *_: monkeypatch.chdir(there)
+    )
+    assert (there / "columns" / "progress.json").read_text() == "mine"
+    assert (here / "columns" / "progress.json").is_file()

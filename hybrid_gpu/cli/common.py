@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import secrets
+import stat
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -94,6 +95,10 @@ def check_writable(path: Path | None) -> Path | None:
         raise ValueError(f"{path}: a folder; name a file.")
     if path is not None and not path.parent.is_dir():
         raise ValueError(f"{path}: there is no folder {path.parent}.")
+    # What is written takes the place of the name: of a device or a link, it would not be a copy.
+    if path is not None and os.path.lexists(path):
+        if not stat.S_ISREG(path.lstat().st_mode):
+            raise ValueError(f"{path}: not a plain file; name another one.")
     return path
 
 

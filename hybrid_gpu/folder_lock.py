@@ -153,14 +153,22 @@ def own_folder(path: Path, named: NamedFiles, *, patience: float) -> Iterator[Ow
 
 def refuse_strangers(path: Path, named: NamedFiles) -> None:
     """Raise ``IndexFileError`` unless a folder is missing, empty, or holds its own files only."""
-    if not path.is_dir():
-        if os.path.lexists(path):
-            what = "a file" if path.is_file() else "not a folder"
-            raise IndexFileError(f"{path}: an index is a folder, and this is {what}.")
+    # One look at what is there: between two, another process may make or dissolve the folder.
+    try:
+        mode = path.stat().st_mode
+    except (FileNotFoundError, NotADirectoryError):
+        if path.is_symlink():
+            raise IndexFileError(f"{path}: a link that leads nowhere, not a folder.") from None
         return
-    strangers = _strangers(path, named)
-    # While another process saves, its names come and go: a stranger is what stays.
-    strangers = strangers and strangers & _strangers(path, named)
+    if not stat.S_ISDIR(mode):
+        what = "a file" if stat.S_ISREG(mode) else "not a folder"
+        raise IndexFileError(f"{path}: an index is a folder, and this is {what}.")
+    try:
+        strangers = _strangers(path, named)
+        # While another process saves, its names come and go: a stranger is what stays.
+        strangers = strangers and strangers & _strangers(path, named)
+    except FileNotFoundError:  # dissolved meanwhile
+        return
     if strangers:
         raise IndexFileError(
             f"{path}: the folder holds other files ({min(strangers)}); choose an empty or new one, "

@@ -215,3 +215,25 @@ def test_every_name_of_a_saved_array_is_known(tmp_path):
             arrays = [name for name in names(folder) if name.endswith(".npy")]
             assert len(arrays) >= 2
             assert all(len(_marks_of([name])) == 1 for name in arrays)
+
+
+def test_a_folder_that_comes_and_goes_meanwhile_is_no_stranger(tmp_path, monkeypatch):
+    folder = tmp_path / "folder"
+    # It is made right after it was looked for.
+    before = type(folder).is_symlink
+    monkeypatch.setattr(type(folder), "is_symlink", lambda path: path.mkdir() or before(path))
+    folder_lock.refuse_strangers(folder, nothing)
+    assert folder.is_dir()
+
+    def dissolved(path):
+        path.rmdir()
+        raise FileNotFoundError(path)
+
+    monkeypatch.setattr(folder_lock.os, "listdir", dissolved)
+    folder_lock.refuse_strangers(folder, nothing)
+
+
+def test_a_link_that_leads_nowhere_is_no_folder(tmp_path):
+    (tmp_path / "link").symlink_to(tmp_path / "nowhere")
+    with pytest.raises(hg.IndexFileError, match="leads nowhere"):
+        folder_lock.refuse_strangers(tmp_path / "link", nothing)

@@ -306,4 +306,8 @@ EQUIVALENT: dict[str, str] = {
     "with own_folder(folder, _named_files, patience=1.0) as own, ExitStack() as stack:": (
         "the same answer, a second later"
     ),
+    "remove_index: with own_folder(Path(path).absolute(), _named_files, patience=0.0) as own: -> "
+    "with own_folder(Path(path).absolute(), _named_files, patience=1.0) as own:": (
+        "the same answer, a second later"
+    ),
 }

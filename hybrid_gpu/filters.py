@@ -21,7 +21,9 @@ from hybrid_gpu.backends.protocol import HostArray
 from hybrid_gpu.validation import check_alpha, check_count, check_number, check_positive
 
 # A function that still has something to say at this degree is not smooth enough to expand.
-_DEGREE_AT_MOST = 1024
+_SMALLEST_SERIES, _DEGREE_AT_MOST = 64, 1024
+# Points at which a series is compared with its function, both ends among them.
+_GRID = 20_001
 
 
 class Filter(Protocol):
@@ -131,7 +133,13 @@ def as_filter(given: Any) -> Filter:
 def gains(filter: Filter, frequencies: Any) -> NDArray[np.float64]:
     """The transfer function on the host, in float64."""
     points = np.asarray(frequencies, dtype=np.float64)
-    return np.asarray(filter.transfer(points), dtype=np.float64) + np.zeros_like(points)
+    found = np.asarray(filter.transfer(points))
+    if found.dtype.kind not in "fiub" or found.shape not in ((), points.shape):
+        raise ValueError(
+            f"filter must map an array of frequencies to as many real numbers; got {found.dtype} "
+            f"of shape {found.shape} for shape {points.shape}."
+        )
+    return found.astype(np.float64) + np.zeros_like(points)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -144,8 +152,8 @@ class Expansion:
     low, high : float
         The interval.
     truncation : float
-        Bound on the error of the series anywhere on the interval, and so on that of a filtered
-        signal relative to the signal.
+        Bound on the error of the series on the interval, and so on that of a filtered signal
+        relative to the signal; as far as 20,001 points of the interval tell.
     """
 
     coefficients: NDArray[np.float64]
@@ -176,37 +184,43 @@ def expand(
     Parameters
     ----------
     degree
-        Its degree; None: the smallest whose truncation error is within ``tolerance``.
+        Its degree, 1024 at most; None: the smallest whose truncation error is within ``tolerance``.
 
     Raises
     ------
     ValueError
         If no degree within reason meets the tolerance: the filter has a jump or a pole.
     """
+    # Far finer than any series that is tried: what it misses between two points is not seen, as
+    # with any function that can only be asked.
     center, radius = (low + high) / 2, max((high - low) / 2, 1e-12)
-    size = 64
+    grid = center + radius * np.cos(np.linspace(0, np.pi, _GRID))
+    wanted = gains(filter, grid)
+    size = _SMALLEST_SERIES
     while True:
         points = np.cos(np.pi * (np.arange(size + 1) + 0.5) / (size + 1))
         # Interpolation in the Chebyshev points is a cosine transform.
         series = scipy.fft.dct(gains(filter, center + radius * points)) / (size + 1)
         series[0] /= 2
-        tails = np.append(np.cumsum(np.abs(series)[::-1])[::-1][1:], 0.0)
-        settled = np.abs(series[-size // 4 :]).max() <= 1e-14 * max(np.abs(series).max(), 1e-300)
-        if settled or size >= _DEGREE_AT_MOST:
+        # What the whole series misses: a function that jumps or spikes is not told by few points.
+        fitted = np.polynomial.chebyshev.chebval((grid - center) / radius, series)
+        missed = float(np.max(np.abs(fitted - wanted)))
+        largest = max(float(np.max(np.abs(wanted))), 1e-300)
+        if missed <= 1e-13 * largest or size >= _DEGREE_AT_MOST:
             break
         size *= 2
+    tails = missed + np.append(np.cumsum(np.abs(series)[::-1])[::-1][1:], 0.0)
     if degree is None:
-        fine = np.flatnonzero(tails <= tolerance)
-        if not settled and (fine.size == 0 or fine[0] > size // 2):
+        fine = np.flatnonzero(tails <= max(tolerance, 2e-13 * largest))
+        if fine.size == 0:
             raise ValueError(
-                f"filter needs a degree above {size // 2} to reach {tolerance:g}: it is not smooth "
+                f"filter needs a degree above {size} to reach {tolerance:g}: it is not smooth "
                 "enough. Pass steps= to choose the degree, or a smoother function."
             )
         degree = int(fine[0])
-    kept = np.zeros(degree + 1)
-    kept[: min(degree + 1, series.size)] = series[: degree + 1]
-    truncation = float(tails[degree]) if degree < tails.size else 0.0
-    return Expansion(kept, low, high, truncation)
+    kept = np.zeros(min(degree, _DEGREE_AT_MOST) + 1)
+    kept[: series.size] = series[: kept.size]
+    return Expansion(kept, low, high, float(tails[min(degree, tails.size - 1)]))
 
 
 def condition_number(alpha: float, *, largest: float = 1.0, smallest: float = -1.0) -> float:

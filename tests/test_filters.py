@@ -3,6 +3,7 @@ import pytest
 
 import hybrid_gpu as hg
 from hybrid_gpu import filters, reference
+from hybrid_gpu.filters import as_filter, expand, gains
 
 
 def test_gain_is_one_at_frequency_one_and_excess_zero_at_zero(backend, dtype):
@@ -156,3 +157,38 @@ def test_coefficients_become_plain_floats():
     given = hg.Polynomial([np.float32(1), 2])
     assert given.coefficients == (1.0, 2.0)
     assert {type(one) for one in given.coefficients} == {float}
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        hg.HeatKernel(1e7),
+        hg.HeatKernel(1e9),
+        lambda x: np.exp(-(((x - 0.3337) / 1e-3) ** 2)),
+        lambda x: np.sign(x - 0.3),
+    ],
+    ids=["heat at one end", "hotter", "spike", "jump"],
+)
+def test_what_few_points_do_not_see_is_refused_or_told(function):
+    filter = as_filter(function)
+    with pytest.raises(ValueError, match="not smooth enough"):
+        expand(filter)
+    for degree in (5, 64, 1024, 3000):
+        series = expand(filter, degree=degree)
+        # Both ends, the spike and both sides of the jump are among the points.
+        points = np.concatenate([[-1, 1, 0.3337, 0.3 - 1e-9, 0.3 + 1e-9], np.linspace(-1, 1, 997)])
+        values = np.polynomial.chebyshev.chebval(points, series.coefficients)
+        assert np.abs(values - gains(filter, points)).max() <= 1.2 * series.truncation
+        assert series.degree <= 1024
+
+
+def test_a_wave_that_the_first_points_cannot_tell_from_a_constant_is_followed():
+    series = expand(as_filter(lambda x: 1 + np.cos(65 * np.arccos(np.clip(x, -1, 1)))))
+    assert series.degree == 65
+    assert series.coefficients[65] == pytest.approx(1)
+
+
+@pytest.mark.parametrize("function", [lambda x: x * 1j, lambda x: "h", lambda x: x[:3]])
+def test_filters_give_as_many_real_numbers_as_they_are_asked_for(function):
+    with pytest.raises(ValueError, match="as many real numbers; got"):
+        as_filter(function)

@@ -20,6 +20,9 @@ from hybrid_gpu.validation import check_count, check_finite, check_positive, dty
 Operator: TypeAlias = Callable[[Array], Product]
 """Maps a direction (n, m) to its product with a positive-definite matrix."""
 
+Judge: TypeAlias = Callable[[Array], Array]
+"""Maps a solution (n, m) to what it leaves of the right-hand side, in float64."""
+
 RANKING_ACCURACY = 3e-3
 """The relative residual below which rankings hardly change."""
 
@@ -249,7 +252,37 @@ def deflated(
     coarse = None
     if basis is not None:
         coarse = _Coarse(basis, basis.coarse_solve(alpha), alpha, backend)
-    return conjugate_gradients(laplacian, right_side, stop, 1 - alpha, backend, coarse=coarse)
+    judge = _judge(adjacency, right_side, alpha, stop, backend)
+    return conjugate_gradients(
+        laplacian, right_side, stop, 1 - alpha, backend, coarse=coarse, judge=judge
+    )
+
+
+def _judge(
+    adjacency: SparseMatrix, right_side: Array, alpha: float, stop: Stopping, backend: Backend
+) -> Judge | None:
+    """What tells the residual in float64, where float32 could not tell it from its own rounding.
+
+    Long rows and a rare restart raise rounding: by the root of the entries of a row, and by the
+    inverse of ``1 - alpha``, because the right-hand side is that small beside the scores.
+    """
+    xp = backend.xp
+    if dtype_name(right_side.dtype) == "float64":
+        return None
+    longest = int(xp.max(adjacency.indptr[1:] - adjacency.indptr[:-1]))
+    rounding = float(xp.finfo(right_side.dtype).eps) * max(longest, 1) ** 0.5 / (1 - alpha)
+    if rounding <= 0.1 * (RANKING_ACCURACY if stop.tolerance is None else stop.tolerance):
+        return None
+    # Made for each batch: graphs that need it are rare, and it is twice as large as the original.
+    data = xp.astype(adjacency.data, xp.float64)
+    precise = backend.csr(data, adjacency.indices, adjacency.indptr, adjacency.shape)
+    wanted = xp.astype(right_side, xp.float64)
+
+    def residual(solution: Array) -> Array:
+        values = xp.astype(solution, xp.float64)
+        return wanted - backend.laplacian_step(precise, values, alpha).values
+
+    return residual
 
 
 def hybrid_as_in_paper(
@@ -327,7 +360,11 @@ def residuals_of(
 ) -> Array:
     """The relative residual of each column of scores in the system of the diffusion."""
     right_side = (1 - filter.alpha) * observation
-    left = right_side - backend.laplacian_step(adjacency, values, filter.alpha).values
+    judge = _judge(adjacency, right_side, filter.alpha, Stopping(None, None), backend)
+    if judge is None:
+        left = right_side - backend.laplacian_step(adjacency, values, filter.alpha).values
+    else:
+        left = judge(values)
     squared, start = (backend.column_dots(one, one) for one in (left, right_side))
     return _relative(squared, start, backend.xp)
 
@@ -371,6 +408,7 @@ def conjugate_gradients(
     backend: Backend,
     *,
     coarse: _Coarse | None = None,
+    judge: Judge | None = None,
 ) -> Solution:
     """Solve ``A x = b`` for every column of b, side by side.
 
@@ -382,6 +420,8 @@ def conjugate_gradients(
     ----------
     smallest
         A lower bound of A's eigenvalues: ``1 - alpha``.
+    judge
+        Tells the residual of a solution in float64; None: the operator's own precision will do.
     """
     xp = backend.xp
     solution, residual = xp.zeros_like(right_side), xp.asarray(right_side, copy=True)
@@ -390,19 +430,19 @@ def conjugate_gradients(
     if coarse is not None:
         solution, residual = coarse.correct(solution, residual)
     outside = coarse is not None and not coarse.basis.invariant
-    way = _Way(apply, coarse if outside else None, smallest, epsilon)
+    way = _Way(apply, coarse if outside else None, smallest, epsilon, judge)
     most = _STEPS_AT_MOST if stop.steps is None else stop.steps
     goal = (epsilon if stop.tolerance is None else stop.tolerance) ** 2 * start
     if stop.tolerance is None:
         solution, taken = _descend(way, solution, residual, goal, most, False, backend)
-        solution, residual = way.look(solution, right_side)
-        squared = backend.column_dots(residual, residual)
-        return Solution(solution, _relative(squared, start, xp), taken, converged=True)
+        look = way.look(solution, right_side, backend)
+        residuals = _relative(look.squared, start, xp)
+        return Solution(look.solution, residuals, taken, converged=True)
     solved = _solved(way, solution, residual, right_side, goal, most, backend)
     if outside and solved.steps < most and bool(xp.any(solved.squared > goal)):
         # Where rounding in the projection stops the steps, plain ones may still go on.
-        plain, before = _Way(apply, None, smallest, epsilon), solved.steps
-        residual = right_side - apply(solved.values).values
+        plain, before = _Way(apply, None, smallest, epsilon, judge), solved.steps
+        residual = plain.look(solved.values, right_side, backend).residual
         solved = _solved(plain, solved.values, residual, right_side, goal, most - before, backend)
         solved = replace(solved, steps=solved.steps + before)
     reached = bool(xp.all((solved.squared <= goal) & xp.isfinite(solved.squared)))
@@ -420,6 +460,7 @@ class _Way:
     kept_out: _Coarse | None
     smallest: float
     epsilon: float
+    judge: Judge | None = None
 
     @property
     def operator(self) -> Operator:
@@ -439,13 +480,31 @@ class _Way:
         noise = min(_CURVATURE_NOISE * self.epsilon / self.smallest, _NOISE_AT_MOST)
         return max(self.smallest / 2, noise)
 
-    def look(self, solution: Array, right_side: Array) -> tuple[Array, Array]:
+    def look(self, solution: Array, right_side: Array, backend: Backend) -> _Look:
         """What the values really leave: the recurrence drifts from it by rounding."""
-        residual = right_side - self.apply(solution).values
+        residual = self._left(solution, right_side, backend)
         if self.kept_out is not None:
             # The steps moved outside the span only: the same product tells what is due inside.
-            return self.kept_out.correct(solution, residual)
-        return solution, residual
+            solution, residual = self.kept_out.correct(solution, residual)
+        if self.judge is None:
+            return _Look(solution, residual, backend.column_dots(residual, residual))
+        exact = self.judge(solution)
+        single = backend.xp.astype(exact, right_side.dtype)
+        return _Look(solution, single, backend.column_dots(exact, exact))
+
+    def _left(self, solution: Array, right_side: Array, backend: Backend) -> Array:
+        if self.judge is None:
+            return right_side - self.apply(solution).values
+        return backend.xp.astype(self.judge(solution), right_side.dtype)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Look:
+    """A solution, what it really leaves, and the squares of that."""
+
+    solution: Array
+    residual: Array
+    squared: Array
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -477,8 +536,8 @@ def _solved(
         mine = xp.where(done, xp.full_like(goal, xp.inf), goal)
         solution, more = _descend(way, solution, residual, mine, steps - taken, True, backend)
         taken += more
-        solution, residual = way.look(solution, right_side)
-        squared = backend.column_dots(residual, residual)
+        look = way.look(solution, right_side, backend)
+        solution, residual, squared = look.solution, look.residual, look.squared
         if first:
             best, least = solution, squared
         else:

@@ -676,9 +676,10 @@ def test_each_column_keeps_its_best_values(backend, monkeypatch):
     found = iter([[0.5, 0.9], [0.8, 0.5], [0.7, 0.6]])
     seen = []
 
-    def look(way, solution, right_side):
+    def look(way, solution, right_side, backend):
         seen.append(backend.to_numpy(solution).copy())
-        return solution, right_side * backend.asarray([next(found)])
+        residual = right_side * backend.asarray([next(found)])
+        return solver._Look(solution, residual, backend.column_dots(residual, residual))
 
     monkeypatch.setattr(solver._Way, "look", look)
     weights = backend.asarray(np.linspace(0.1, 1.9, 30)[:, None])
@@ -747,3 +748,23 @@ def test_the_paper_s_steps_go_on_to_the_last_digits(backend, rng):
     affinity, observation = problem(rng)
     every = as_in_paper(backend, affinity, observation, "float64", 20, 60)
     np.testing.assert_allclose(every, exact(affinity, observation), atol=1e-13, rtol=0)
+
+
+@pytest.mark.parametrize(("leaves", "alpha"), [(300, 0.9999), (7000, 0.99)])
+@pytest.mark.parametrize("basis", ["auto", "none"])
+def test_residuals_of_stars_are_the_true_ones_in_single_precision(backend, leaves, alpha, basis):
+    hub = np.zeros(leaves, np.int64)
+    edges = (np.ones(leaves), (hub, np.arange(1, leaves + 1)))
+    star = sparse.csr_array(edges, shape=(leaves + 1, leaves + 1))
+    star = sparse.csr_array(star + star.T)
+    index = hg.build_index_from_graph(star, alpha=alpha, basis=basis, rank=8, backend=backend)
+    for options in ({}, {"steps": 4}, {"method": "temporal"}):
+        found = index.search_items([0, 5], k=leaves + 1, **options)
+        scores = np.zeros((2, leaves + 2))
+        np.put_along_axis(scores, found.ids, found.scores, axis=1)
+        x = scores[:, :-1].T
+        left = (1 - alpha) * np.eye(leaves + 1)[:, [0, 5]] - x
+        left += alpha * (reference.normalize(star) @ x)
+        true = np.linalg.norm(left, axis=0) / (1 - alpha)
+        # Weights of the graph are rounded too, each by half of 1.2e-7.
+        np.testing.assert_allclose(found.report.residuals, true, atol=1e-7 / (1 - alpha), rtol=0.1)

@@ -114,13 +114,18 @@ def aggregate(
     level = _finest(graph, parents[0], device)
     # Only a whole component is left without an edge.
     whole = level.nodes - np.union1d(level.low, level.high).size
-    start, before = level.nodes, level.nodes + 1
-    while whole + groups < level.nodes < before:
+    start = level.nodes
+    while whole + groups < level.nodes:
         if progress:
             progress("aggregate", start - level.nodes, start - whole - groups)
-        before = level.nodes
-        parents.append(_merged(level, level.nodes - whole - groups, bound, rng))
-        level = _coarsened(level, parents[-1])
+        merges = level.nodes - whole - groups
+        parent = _merged(level, merges, bound, rng)
+        if int(parent.max()) + 1 == level.nodes:
+            parent = _siblings(level, merges, bound)
+        if int(parent.max()) + 1 == level.nodes:
+            break
+        parents.append(parent)
+        level = _coarsened(level, parent)
     if progress:
         progress("aggregate", start - level.nodes, start - level.nodes)
     count, depth = level.nodes, len(parents)
@@ -239,6 +244,34 @@ def _heaviest(priority: NDArray[np.uint64], count: int) -> NDArray[np.int64]:
     if priority.size <= count:
         return np.arange(priority.size)
     return np.argsort(~priority, kind="stable")[:count]
+
+
+def _siblings(level: _Level, merges: int, bound: int) -> NDArray[np.int64]:
+    """The next level where no edge can be merged: nodes join those with the same best neighbor.
+
+    The neighbors of a hub know only the hub, whose group is full: left alone, each would be a
+    group of its own.
+    """
+    one, other = (
+        np.concatenate(ends) for ends in ((level.low, level.high), (level.high, level.low))
+    )
+    best = np.full(level.nodes, -1)
+    order = np.argsort(np.concatenate((level.weights, level.weights)), kind="stable")
+    best[one[order]] = other[order]  # the heaviest comes last
+    half = max(1, bound // 2)
+    nodes = np.flatnonzero((best >= 0) & (level.sizes <= half))
+    nodes = nodes[np.argsort(best[nodes], kind="stable")]
+    filled = np.cumsum(level.sizes[nodes]) - level.sizes[nodes]
+    first = np.searchsorted(best[nodes], best[nodes])
+    # Pieces of half a bound at most, and what begins inside of one: together no more than a bound.
+    piece = (filled - filled[first]) // half
+    new = np.diff(best[nodes], prepend=-2) != 0
+    new[1:] |= np.diff(piece) != 0
+    leader = nodes[np.maximum.accumulate(np.where(new, np.arange(nodes.size), 0))]
+    followers = np.flatnonzero(~new)[:merges]
+    leaders = np.arange(level.nodes)
+    leaders[nodes[followers]] = leader[followers]
+    return np.unique(leaders, return_inverse=True)[1]
 
 
 def _coarsened(level: _Level, parent: NDArray[np.int64]) -> _Level:

@@ -407,3 +407,15 @@ def test_tree_order_brings_neighbors_together(backend):
     place = np.argsort(order)
     edges = line.tocoo()
     assert np.median(np.abs(place[edges.row] - place[edges.col])) <= 4
+
+
+@pytest.mark.parametrize("leaves", [400, 3000])
+def test_leaves_of_a_hub_share_groups(backend, leaves):
+    edges = (np.ones(leaves), (np.zeros(leaves, np.int64), np.arange(1, leaves + 1)))
+    star = sparse.csr_array(edges, shape=(leaves + 1, leaves + 1))
+    graph = hg.graph_from_affinity(sparse.csr_array(star + star.T), backend=backend)
+    groups = hg.aggregate(graph, groups=20, backend=backend)
+    assert groups.count <= 40
+    assert groups.sizes.sum() == leaves + 1
+    # Four times the mean, as for any other graph.
+    assert groups.sizes.max() <= 4 * -(-(leaves + 1) // 20)

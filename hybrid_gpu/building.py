@@ -329,9 +329,10 @@ def default_groups(graph: Graph) -> int:
 
 
 def compact(neighbors: Neighbors, backend: Backend) -> Neighbors:
-    """Lists whose ids take 32 bits, which is enough for two billion items."""
-    ids = backend.xp.astype(neighbors.ids, backend.xp.int32)
-    return Neighbors(ids=ids, similarities=neighbors.similarities)
+    """Lists to keep: of our own, whatever the caller does with his, and with ids of 32 bits."""
+    xp = backend.xp
+    ids = xp.astype(neighbors.ids, xp.int32)
+    return Neighbors(ids=ids, similarities=xp.asarray(neighbors.similarities, copy=True))
 
 
 def _index(

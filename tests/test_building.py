@@ -105,3 +105,13 @@ def test_own_basis_is_in_the_order_of_the_items(form, backend):
     else:
         expected = given if form == "dense" else given.toarray()
         np.testing.assert_allclose(columns, expected)
+
+
+def test_lists_of_the_caller_s_may_change_afterwards(backend, rng):
+    found = hg.nearest_neighbors(clustered_vectors(rng), k=6, dtype="float32", backend=backend)
+    ids, similarities = (backend.to_numpy(part).copy() for part in (found.ids, found.similarities))
+    index = hg.build_index_from_neighbors(ids, similarities, backend=backend)
+    edges = index.remove([0]).graph.edges
+    similarities[:] = 0
+    ids[:] = 0
+    assert index.remove([0]).graph.edges == edges > 0

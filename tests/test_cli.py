@@ -870,3 +870,12 @@ def test_an_output_that_is_no_plain_file_is_refused_and_stays(files, tmp_path):
         assert result.exit_code != 0
         assert "not a plain file" in result.output
         assert os.lstat(tmp_path / name).st_mode == before.st_mode
+
+
+def test_paper_writes_over_reports_of_its_own_only(tmp_path):
+    mine = tmp_path / "report.md"
+    mine.write_text("mine")
+    result = run("paper", "digits", "--quick", "--no-plots", "-o", tmp_path)
+    assert_refused(result, "holds other things than a report of ours")
+    assert mine.read_text() == "mine"
+    assert [one.name for one in tmp_path.iterdir()] == ["report.md"]

@@ -78,6 +78,7 @@ def paper(
     Interrupted, it goes on where it was when it is called again.
     """
     # Before the work, not after it.
+    _check_output(output)
     if not no_plots and importlib.util.find_spec("matplotlib") is None:
         raise ImportError(f"pictures need matplotlib: {plots.INSTALL}, or pass --no-plots.")
     if (descriptors is None) != (ground_truth is None):
@@ -126,6 +127,14 @@ def paper(
         return
     _print_methods(run, sections[-1])
     typer.echo(f"Report: {report.html}\n{report.markdown.name}, tables and pictures are beside it.")
+
+
+def _check_output(folder: Path) -> None:
+    """Refuse a folder whose files may be the user's: reports are written over earlier ones."""
+    if folder.is_dir() and any(folder.iterdir()) and not (folder / "run" / "run.json").is_file():
+        raise ValueError(
+            f"{folder}: holds other things than a report of ours; choose a new or empty folder."
+        )
 
 
 def _labeled(

@@ -79,7 +79,8 @@ def _check_told(parameters: Any) -> None:
         check_count(_object(grouping, "grouping")["items"], "items", low=0, high=_MOST_ITEMS)
         check_count(grouping["changed"], "changed", low=0, high=_MOST_ITEMS)
         if grouping["share"] is not None:
-            check_positive(grouping["share"], "share")
+            if check_positive(grouping["share"], "share") > _MOST_ITEMS:
+                raise ValueError(f"share must be a part of the groups; got {grouping['share']}.")
     basis = parameters.get("basis")
     if basis is None:
         return
@@ -144,7 +145,8 @@ def _check_lists(checks: _Checks, n: int, floats: tuple[str, ...]) -> None:
         checks.shape("neighbor_similarities", _FLOATS, arrays["neighbor_ids"].shape)
         # Not only with verify: add and remove use them as indices.
         checks.values("neighbor_ids", -1, n - 1)
-        checks.large_values("neighbor_similarities", -_LARGEST, _LARGEST)
+        # Indexes of version 1 may hold inner products of any vectors; powers of them stay finite.
+        checks.large_values("neighbor_similarities", -1e12, 1e12)
     if "column_ids" in arrays:
         checks.shape("column_ids", _INTEGERS, (n, None))
         checks.shape("column_scores", floats, arrays["column_ids"].shape)

@@ -106,6 +106,8 @@ def read_head(file: io.FileIO, path: Path) -> ArrayFile:
             f"{path}: damaged, it does not begin like an array file of this library."
         )
     shape = tuple(int(part) for part in matched[2].decode().split(",") if part.strip())
+    if max(shape) > size:  # an array without entries may claim any other side
+        raise IndexFileError(f"{path}: damaged, {size} bytes cannot have the shape {shape}.")
     dtype = matched[1].decode()
     try:
         head = ArrayFile(np.dtype(dtype).str, shape, offset)

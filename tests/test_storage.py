@@ -12,6 +12,7 @@ import hybrid_gpu as hg
 from hybrid_gpu import columns as columns_module
 from hybrid_gpu import file_writing, storage
 from hybrid_gpu.folder_lock import LOCK, own_folder
+from hybrid_gpu.stored_arrays import open_plain_file, read_head, write_head
 
 DATA = Path(__file__).parent / "data"
 
@@ -694,3 +695,12 @@ def test_missing_index_and_wrong_targets_are_refused(tmp_path, small):
     with pytest.raises(hg.IndexFileError, match=r"other files \(cat.jpg\)"):
         index.save(tmp_path / "photos")
     assert [one.name for one in (tmp_path / "photos").iterdir()] == ["cat.jpg"]
+
+
+def test_an_array_without_entries_cannot_claim_any_shape(tmp_path):
+    path = tmp_path / "array.npy"
+    for shape in ((0, 9_999_999_999_999_999_999), (9_999_999_999_999_999_999, 0), (0, 2**62)):
+        with open(path, "wb") as file:
+            write_head(file, "<f8", shape)
+        with open_plain_file(path) as file, pytest.raises(hg.IndexFileError, match="cannot have"):
+            read_head(file, path)

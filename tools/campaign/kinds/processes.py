@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import os
 import signal
 import threading
@@ -38,6 +39,7 @@ _MANY, _LIST, _ASKED = 12_000, 30, 128
 _MB = 1 << 20
 # In so much memory a search gets through: all queries at once would take more.
 _ENOUGH_TO_SEARCH = 16 * _MB
+_MMAP_THRESHOLD = -3  # the name of glibc's mallopt
 
 
 @cache
@@ -93,8 +95,15 @@ def _neighbors(part: int, folder: Path) -> bytes:
     return np.asarray(found.ids).tobytes()
 
 
+@cache
+def _cloud() -> hg.DiffusionIndex:
+    """Items in one component, too many of them for a dense decomposition."""
+    vectors = np.random.default_rng(29).standard_normal((_ITEMS, 6)).astype(np.float32)
+    return hg.build_index(vectors, neighbors=20, backend="numpy")
+
+
 def _eigenpairs(part: int, folder: Path) -> bytes:
-    graph = _index().layout.graph
+    graph = _cloud().layout.graph
     return np.asarray(leading_eigenpairs(graph, rank=12, seed=5).eigenvalues).tobytes()
 
 
@@ -235,8 +244,8 @@ def _threads(seed: int, folder: Path) -> Tally:
 
 
 def _build_eigen(part: int, folder: Path) -> bytes:
-    index = hg.build_index(_vectors()[:400], neighbors=_K, basis="eigen", rank=20, backend="numpy")
-    return _answer(index, _vectors()[:2])
+    index = hg.with_basis(_cloud(), "eigen", rank=20)
+    return np.asarray(index.search_items([3, 7], k=_K).ids).tobytes()
 
 
 def _save_over(part: int, folder: Path) -> bytes:
@@ -324,6 +333,10 @@ def _lists() -> tuple[np.ndarray, np.ndarray]:
 
 @cache
 def _large_index() -> hg.DiffusionIndex:
+    # glibc keeps what was freed once, and a child would live on that whatever its limit is: arrays
+    # shall come from the system and go back to it.
+    with contextlib.suppress(AttributeError, OSError):
+        ctypes.CDLL(None).mallopt(_MMAP_THRESHOLD, 1 << 17)
     return hg.build_index_from_neighbors(*_lists(), backend="numpy")
 
 

@@ -12,7 +12,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache
 from typing import Any, Generic, TypeVar
@@ -106,12 +106,11 @@ def _pool() -> ThreadPoolExecutor:
 
 
 def _call_helpers(work: _Work[Any], count: int) -> None:
-    try:
+    # RuntimeError: the interpreter is ending, or the system gives no more threads. The caller alone
+    # is enough then.
+    with suppress(RuntimeError):
         for _ in range(count):
             _pool().submit(work.help)
-    except RuntimeError:
-        # The interpreter is ending, or the system gives no more threads: the caller is enough.
-        pass
 
 
 @dataclass(frozen=True, slots=True, eq=False)

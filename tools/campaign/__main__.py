@@ -96,7 +96,8 @@ def short_form(names: list[str], seed: int, trial_count: int | None, first: int)
             line = run(kind, seed, first, 1 << 62, limit=0.0) if trial_count else {}
             for extra in range(1, trial_count):
                 more = run(kind, seed, first + extra, 1 << 62, limit=0.0)
-                line = {**more, **{key: line[key] + more[key] for key in ("tried", "failures", "seconds")}}
+                added = ("tried", "failures", "seconds")
+                line = {**more, **{key: line[key] + more[key] for key in added}}
         held &= not line["failures"]
         show(line)
     return held

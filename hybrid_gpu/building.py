@@ -77,7 +77,8 @@ def build_index(
     neighbors
         Nearest neighbors of each item; an edge joins two items that list each other.
     gamma
-        An edge weighs ``similarity ** gamma``.
+        An edge weighs ``similarity ** gamma``; a warning tells of items whose edges all weigh too
+        little beside the largest for the dtype, which exponents of hundreds may do.
     alpha
         Restart parameter of diffusion, in [0, 1).
     basis
@@ -231,8 +232,8 @@ def build_index_from_graph(
     Parameters
     ----------
     affinity : sparse matrix of shape (n, n)
-        Symmetric and non-negative, taken as it is: weights are powered already. It is normalized
-        here.
+        Symmetric and non-negative. Its diagonal is left out; the other entries are the weights of
+        edges, raised to no power, and are normalized here.
     descriptors : float array of shape (n, d), optional
         Needed for ``search`` with query descriptors; ``rerank`` does without.
     gamma

@@ -45,6 +45,8 @@ _DEFAULT_SHORTLIST = 75_000
 _LARGEST_BATCH = 128
 # Arrays of (n, batch) that are alive at the same time during a search.
 ARRAYS_PER_BATCH = 10
+# The weight of a query's best result is at least this, far from both ends of float64.
+_LEAST_WEIGHT = 2.0**-500
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -408,14 +410,29 @@ def _behind_lists(index: DiffusionIndex, ids: Array, values: Array, hits: Neighb
     """
     backend, xp, items = index.backend, index.backend.xp, index.descriptors
     means, listed = _listed(ids, values, index.n, backend)
+    places, _ = _listed(ids, _places(ids, means, xp), index.n, backend)
     rest = xp.full(means.shape, -xp.inf, dtype=means.dtype, device=backend.device)
     if items is not None:
         origin = xp.zeros((ids.shape[0], items.shape[1]), dtype=items.dtype, device=backend.device)
         queries = expanded(origin, items, hits.ids, hits.similarities, index.gamma, backend)
         known = xp.max(xp.abs(queries), axis=1, keepdims=True) > 0
         rest = xp.where(known, xp.matmul(queries, items.T), rest)
-    # Cosines lie in [-1, 1]: 3 lifts every listed item above all others.
-    return xp.where(listed, 3 + means, rest)
+    # Cosines lie in [-1, 1]: 3 lifts every listed item above all others. Places in the list, not
+    # cosines, of which 3 would leave no digit beyond the seventh in float32.
+    return xp.where(listed, 3 + places, rest)
+
+
+def _places(ids: Array, means: Array, xp: Any) -> Array:
+    """The place of every entry of the lists (m, q) among the values of its list, the least first.
+
+    Entries of the same value share a place.
+    """
+    values = xp.take_along_axis(means, xp.clip(ids, min=0), axis=1)
+    order = xp.argsort(values, axis=1)
+    ascending = xp.take_along_axis(values, order, axis=1)
+    rises = xp.astype(ascending[:, 1:] > ascending[:, :-1], values.dtype)
+    places = xp.cumulative_sum(rises, axis=1, include_initial=True)
+    return xp.take_along_axis(places, xp.argsort(order, axis=1), axis=1)
 
 
 def _first(ids: Array, similarities: Array, count: int) -> Neighbors:
@@ -447,7 +464,12 @@ def _powered(similarities: Array, gamma: float, backend: Backend) -> Array:
     """The weights of first-stage results, ``similarity ** gamma``; 0 for negative ones."""
     xp = backend.xp
     # In float64: the third power of a small cosine leaves the range of float32.
-    return xp.clip(xp.astype(similarities, xp.float64), min=0) ** gamma
+    positive = xp.clip(xp.astype(similarities, xp.float64), min=0)
+    largest = xp.max(positive, axis=1, keepdims=True)
+    largest = xp.where(largest > 0, largest, xp.ones_like(largest))
+    # Large powers leave that of float64, too: what ranks are the ratios to the best result.
+    unit = xp.clip(largest**gamma, min=_LEAST_WEIGHT)
+    return (positive / largest) ** gamma * unit
 
 
 def _once(make: Callable[[], Array]) -> Callable[[], Array]:

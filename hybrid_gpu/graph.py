@@ -14,6 +14,7 @@ from hybrid_gpu.backends import Array, Backend, SparseMatrix, select_backend
 from hybrid_gpu.neighbors import Neighbors
 from hybrid_gpu.validation import (
     check_dtype,
+    check_kind,
     check_neighbor_lists,
     check_positive,
     dtype_name,
@@ -105,6 +106,7 @@ def reciprocal_graph(
     The two lists of an edge may disagree about its similarity (rounding, approximate engines): the
     mean of the two is taken, so that the matrix is symmetric to the last bit.
     """
+    check_kind(neighbors, "neighbors", Neighbors, "Make them with nearest_neighbors.")
     device = select_backend(backend, like=neighbors.ids)
     xp = device.xp
     gamma = check_positive(gamma, "gamma")

@@ -31,7 +31,9 @@ from hybrid_gpu.validation import (
     check_choice,
     check_count,
     check_item_ids,
+    check_kind,
     check_neighbor_lists,
+    check_sparsity,
     check_vectors,
     item_bytes,
 )
@@ -70,6 +72,11 @@ class Options:
     batch: int | None = None
     progress: Progress | None = None
     fill: bool = True
+
+    def __post_init__(self) -> None:
+        check_choice(self.method, "method", _NAMES)
+        check_kind(self.expansion, "expansion", Expansion, "Pass Expansion(neighbors=10, alpha=3).")
+        check_sparsity(self.sparsity)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -386,7 +393,7 @@ def _batch(
 
 def _method(index: DiffusionIndex, name: str) -> Method:
     """The method of a name; what it needs is asked for now, not after hours of work."""
-    method = METHODS["hybrid" if name == "auto" else check_choice(name, "method", _NAMES)]
+    method = METHODS["hybrid" if name == "auto" else name]
     if method.needs_eigenvectors:
         index.required_eigenvectors()
     if method.needs_descriptors:

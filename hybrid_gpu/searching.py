@@ -47,6 +47,9 @@ _DEFAULT_SHORTLIST = 75_000
 _LARGEST_BATCH = 128
 # Arrays of (n, batch) that are alive at the same time during a search.
 ARRAYS_PER_BATCH = 10
+# What a query takes beside them at its peak, measured: for each observed or returned item, for each
+# item of a shortlist, and, whatever the batch, for each edge of the graph that is cut out for one.
+_BYTES_PER_LISTED, _BYTES_PER_SHORTLISTED, _BYTES_PER_CUT_EDGE = 80, 16, 120
 # The weight of a query's best result is at least this, far from both ends of float64.
 _LEAST_WEIGHT = 2.0**-500
 
@@ -95,6 +98,14 @@ class _FirstStage:
     nearest: Callable[[int], Neighbors]
 
 
+@dataclass(frozen=True, slots=True)
+class _Lengths:
+    """Items that a query observes, and items of its shortlist."""
+
+    observed: int
+    shortlist: int
+
+
 def search_descriptors(index: DiffusionIndex, queries: Any, options: Options) -> Ranking:
     """Rank the database for query descriptors."""
     backend, items = index.backend, index.required_descriptors("search")
@@ -126,7 +137,8 @@ def search_descriptors(index: DiffusionIndex, queries: Any, options: Options) ->
                 lambda count: _best(similarities, count, backend),
             )
 
-        return _rank(index, first_stage, (vectors,), lives_here(queries, backend), options)
+        here = lives_here(queries, backend)
+        return _rank(index, first_stage, (vectors,), here, options, _Lengths(found, kept))
 
 
 def search_results(index: DiffusionIndex, ids: Any, similarities: Any, options: Options) -> Ranking:
@@ -157,7 +169,8 @@ def search_results(index: DiffusionIndex, ids: Any, similarities: Any, options: 
                 lambda count: _first(part_ids, part_values, count),
             )
 
-        return _rank(index, first_stage, (lists, values), lives_here(ids, backend), options)
+        here, lengths = lives_here(ids, backend), _Lengths(count, lists.shape[1])
+        return _rank(index, first_stage, (lists, values), here, options, lengths)
 
 
 def search_own_items(index: DiffusionIndex, ids: Any, options: Options) -> Ranking:
@@ -186,7 +199,8 @@ def search_own_items(index: DiffusionIndex, ids: Any, options: Options) -> Ranki
                 lambda count: _best(products(), count, backend),
             )
 
-        return _rank(index, first_stage, (items,), lives_here(ids, backend), options)
+        here = lives_here(ids, backend)
+        return _rank(index, first_stage, (items,), here, options, _Lengths(1, kept))
 
 
 def home_of(values: Any, backend: Backend) -> Backend:
@@ -203,15 +217,20 @@ def lives_here(values: Any, backend: Backend) -> bool:
     return int(kind) != 1
 
 
-def batch_width(index: DiffusionIndex, batch: int | None, count: int) -> int:
-    """Queries to solve side by side: what was asked for, or what helps and fits into memory."""
+def batch_width(
+    index: DiffusionIndex, batch: int | None, count: int, *, lists: int = 0, beside: int = 0
+) -> int:
+    """Queries to solve side by side: what was asked for, or what helps and fits into memory.
+
+    ``lists`` are the bytes of each query's lists, ``beside`` those of all queries together.
+    """
     if batch is not None:
         return min(check_count(batch, "batch"), count)
     if count == 1:
         return 1  # whatever memory allows: not worth the time to ask
-    column = ARRAYS_PER_BATCH * index.n * item_bytes(index.layout.graph.degrees)
+    column = ARRAYS_PER_BATCH * index.n * item_bytes(index.layout.graph.degrees) + lists
     # Half of it: other threads may search too, and think the same.
-    room = index.backend.available_bytes() // 2
+    room = index.backend.available_bytes() // 2 - beside
     return max(1, min(_LARGEST_BATCH, count, room // column))
 
 
@@ -221,13 +240,20 @@ def _rank(
     arrays: tuple[Array, ...],
     here: bool,
     options: Options,
+    lengths: _Lengths,
 ) -> Ranking:
     """Run all batches through observe, solve and rank."""
     backend, progress, count = index.backend, options.progress, arrays[0].shape[0]
     method = _method(index, options.method)
     k = min(check_count(options.k, "k"), index.n)
     filter, stop = _filter_and_stopping(index, method, options)
-    width = batch_width(index, options.batch, count)
+    lists = _BYTES_PER_LISTED * max(lengths.observed, k)
+    beside = 0
+    if method.name == "truncated":
+        lists += _BYTES_PER_SHORTLISTED * lengths.shortlist
+        entries = index.layout.graph.adjacency.data.shape[0]
+        beside = _BYTES_PER_CUT_EDGE * entries * min(lengths.shortlist, index.n) // index.n
+    width = batch_width(index, options.batch, count, lists=lists, beside=beside)
     done, notes = _Results(here, backend), []
     while done.queries < count:
         try:

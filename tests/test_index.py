@@ -533,11 +533,25 @@ def test_what_cannot_fit_into_memory_is_refused_before_the_work(backend, monkeyp
         hg.build_index_from_neighbors(ids, np.ones(ids.shape), backend=backend)
 
 
-def test_a_search_takes_at_most_half_of_the_memory(backend, monkeypatch):
+@pytest.mark.parametrize(
+    ("options", "lists", "beside"),
+    [
+        ({}, 80 * 5, 0),
+        ({"query_neighbors": None}, 80 * 20, 0),
+        ({"k": 20}, 80 * 20, 0),
+        # The shortlist of each query, and the graph that is cut out for one at a time.
+        ({"method": "truncated"}, 80 * 5 + 16 * 20, 120 * 2 * 33),
+        ({"method": "truncated", "shortlist": 10}, 80 * 5 + 16 * 10, 120 * 33),
+    ],
+)
+def test_a_search_takes_at_most_half_of_the_memory(backend, monkeypatch, options, lists, beside):
     index = hg.build_index(VECTORS, neighbors=5, backend=backend)
-    column = 10 * index.n * 4
-    monkeypatch.setattr(type(backend), "available_bytes", lambda self: 14 * column)
-    assert index.search(VECTORS[:20], k=3).report.batch == 7
+    assert index.layout.graph.edges == 33
+    room = 7 * (10 * index.n * 4 + lists) + beside
+    options = {"k": 3, **options}
+    for available, batch in ((2 * room, 7), (2 * room - 2, 6)):
+        monkeypatch.setattr(type(backend), "available_bytes", lambda self, a=available: a)
+        assert index.search(VECTORS[:20], **options).report.batch == batch
 
 
 def test_an_inverse_that_cannot_fit_into_memory_is_refused(backend, monkeypatch):

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from hybrid_gpu.backends import Backend, select_backend
 from hybrid_gpu.graph import Graph
 from hybrid_gpu.progress import Progress
-from hybrid_gpu.validation import check_count
+from hybrid_gpu.validation import check_count, check_kind
 
 # Weights that rise along a chain match one pair a round: after so many rounds, chance decides.
 _ROUNDS_BY_WEIGHT = 6
@@ -101,6 +101,7 @@ def aggregate(
     Runs on the host. Every pass matches nodes in pairs along their heaviest edges, joins those that
     found no partner to a neighbor's pair, and adds up the edges between the pairs.
     """
+    check_kind(graph, "graph", Graph, "Pass index.graph, or make one with graph_from_affinity.")
     device = select_backend(backend, like=graph.degrees)
     groups = check_count(groups, "groups")
     connected = np.diff(device.to_numpy(graph.adjacency.indptr)) > 0

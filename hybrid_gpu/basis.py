@@ -23,7 +23,14 @@ from hybrid_gpu.backends.host_memory import available_host_bytes
 from hybrid_gpu.backends.protocol import HostArray
 from hybrid_gpu.graph import Graph, array_bytes, csr_from_sorted
 from hybrid_gpu.spectrum import Spectrum
-from hybrid_gpu.validation import check_choice, check_number, dtype_name, item_bytes
+from hybrid_gpu.validation import (
+    check_choice,
+    check_kind,
+    check_sparsity,
+    dtype_name,
+    item_bytes,
+    shown,
+)
 
 CoarseSolve: TypeAlias = Callable[[Array], Array]
 """Maps ``Z^T v`` (r, m) to ``E^-1 Z^T v``."""
@@ -306,6 +313,8 @@ def eigen_basis(
         scale per vector) take a half and a quarter of the memory. Answers stay exact, because
         what the basis misses is left to the solver.
     """
+    check_kind(spectrum, "spectrum", Spectrum, "Make one with leading_eigenpairs.")
+    check_kind(graph, "graph", Graph, "Pass index.graph, or make one with graph_from_affinity.")
     device = select_backend(backend, like=spectrum.eigenvectors)
     xp = device.xp
     check_choice(precision, "precision", PRECISIONS)
@@ -350,11 +359,11 @@ def sparse_eigen_basis(
         The fraction of all entries, the smallest ones, that become zero, in [0, 1); 0.99 in the
         paper.
     """
+    check_kind(graph, "graph", Graph, "Pass index.graph, or make one with graph_from_affinity.")
     device = select_backend(backend, like=eigenvectors)
     xp = device.xp
-    sparsity = check_number(sparsity, "sparsity")
-    if not 0 <= sparsity < 1:
-        raise ValueError(f"sparsity must lie in [0, 1); got {sparsity}. The paper uses 0.99.")
+    sparsity = check_sparsity(sparsity)
+    _check_basis_shape(eigenvectors, "eigenvectors", graph.n)
     n, r = eigenvectors.shape
     flat = xp.reshape(eigenvectors, (-1,))
     count = n * r - int(sparsity * (n * r))
@@ -377,6 +386,7 @@ def aggregate_basis(
         file; -1 for items that belong to none. A label in several components of the graph is a
         group in each of them.
     """
+    check_kind(graph, "graph", Graph, "Pass index.graph, or make one with graph_from_affinity.")
     device = select_backend(backend, like=graph.degrees)
     if isinstance(groups, Aggregation):
         labels: NDArray[np.int64] = groups.labels.astype(np.int64)
@@ -518,12 +528,10 @@ def given_basis(graph: Graph, vectors: Any, *, backend: str | Backend = "auto") 
 
     Vectors that depend on each other are allowed: the solver works on what they span.
     """
+    check_kind(graph, "graph", Graph, "Pass index.graph, or make one with graph_from_affinity.")
     device = select_backend(backend, like=graph.degrees)
     dtype = dtype_name(graph.degrees.dtype)
-    if len(vectors.shape) != 2 or vectors.shape[0] != graph.n:
-        raise ValueError(
-            f"basis must have shape (n, r) with n = {graph.n}; got {tuple(vectors.shape)}."
-        )
+    _check_basis_shape(vectors, "basis", graph.n)
     if hasattr(vectors, "tocoo"):
         entries = vectors.tocsr().tocoo()
         data = device.asarray(entries.data, dtype)
@@ -539,6 +547,14 @@ def given_basis(graph: Graph, vectors: Any, *, backend: str | Backend = "auto") 
     dense = device.asarray(vectors, dtype)
     _check_basis(dense, device)
     return _coupled_by_products("given, dense", dense, dense.T, graph, device)
+
+
+def _check_basis_shape(vectors: Any, what: str, n: int) -> None:
+    shape = getattr(vectors, "shape", None)
+    if shape is None or not dtype_name(vectors.dtype).startswith(("float", "int", "uint", "bool")):
+        raise TypeError(f"{what} must be an array of real numbers; got {shown(vectors)}.")
+    if len(shape) != 2 or shape[0] != n:
+        raise ValueError(f"{what} must have shape (n, r) with n = {n}; got {tuple(shape)}.")
 
 
 def _check_basis(values: Array, backend: Backend) -> None:

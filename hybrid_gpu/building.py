@@ -19,6 +19,7 @@ from hybrid_gpu.basis import (
     given_basis,
     sparse_eigen_basis,
 )
+from hybrid_gpu.filters import PageRank
 from hybrid_gpu.graph import (
     Graph,
     Layout,
@@ -31,14 +32,18 @@ from hybrid_gpu.graph import (
 from hybrid_gpu.index import DiffusionIndex, Grouping
 from hybrid_gpu.neighbors import Neighbors, nearest_neighbors, unit_rows
 from hybrid_gpu.progress import Progress
+from hybrid_gpu.solver import check_alpha_resolved
 from hybrid_gpu.spectrum import leading_eigenpairs
 from hybrid_gpu.validation import (
-    check_alpha,
     check_choice,
     check_count,
     check_dtype,
+    check_flag,
+    check_kind,
     check_positive,
+    check_sparsity,
     check_vectors,
+    shown,
 )
 
 BASES = ("auto", "aggregate", "eigen", "sparse-eigen", "none")
@@ -77,9 +82,11 @@ def build_index(
     neighbors
         Nearest neighbors of each item; an edge joins two items that list each other.
     gamma
-        An edge weighs ``similarity ** gamma``.
+        An edge weighs ``similarity ** gamma``; a warning tells of items whose edges all weigh too
+        little beside the largest for the dtype, which exponents of hundreds may do.
     alpha
-        Restart parameter of diffusion, in [0, 1).
+        Restart parameter of diffusion, in [0, 1); ``1 - alpha`` at least 1e-6 in float32, 1e-13 in
+        float64, whose rounding hides a rarer restart.
     basis
         What the solver deflates. ``"aggregate"``: groups of items, cheap to make and to keep.
         ``"eigen"``: leading eigenvectors, which the methods of the paper need. ``"sparse-eigen"``:
@@ -116,7 +123,9 @@ def build_index(
     dtype = check_dtype(dtype)
     with device.annotate("build"):
         vectors = check_vectors(descriptors, "descriptors", dtype=dtype, backend=device)
-        _check_settings(alpha, gamma, basis, precision, vectors.shape[0])
+        _check_diffusion(alpha, gamma, dtype)
+        _check_settings(basis, precision, tolerance, sparsity, vectors.shape[0])
+        keep_neighbors = check_flag(keep_neighbors, "keep_neighbors")
         if vectors.shape[0] < 2:
             raise ValueError("descriptors must have at least two items to be neighbors; got one.")
         neighbors = check_count(neighbors, "neighbors", high=vectors.shape[0] - 1)
@@ -187,7 +196,9 @@ def build_index_from_neighbors(
     with device.annotate("build"):
         found = neighbors_from_lists(ids, similarities, metric=metric, dtype=dtype, backend=device)
         n, k = found.ids.shape
-        _check_settings(alpha, gamma, basis, precision, n)
+        _check_diffusion(alpha, gamma, dtype)
+        _check_settings(basis, precision, tolerance, sparsity, n)
+        keep_neighbors = check_flag(keep_neighbors, "keep_neighbors")
         _check_memory(n, 0, k, device)
         index = _index(
             _reciprocal(found, gamma, dtype, device),
@@ -231,8 +242,8 @@ def build_index_from_graph(
     Parameters
     ----------
     affinity : sparse matrix of shape (n, n)
-        Symmetric and non-negative, taken as it is: weights are powered already. It is normalized
-        here.
+        Symmetric and non-negative. Its diagonal is left out; the other entries are the weights of
+        edges, raised to no power, and are normalized here.
     descriptors : float array of shape (n, d), optional
         Needed for ``search`` with query descriptors; ``rerank`` does without.
     gamma
@@ -244,7 +255,8 @@ def build_index_from_graph(
     dtype = check_dtype(dtype)
     with device.annotate("build"):
         graph = graph_from_affinity(affinity, dtype=dtype, backend=device)
-        _check_settings(alpha, gamma, basis, precision, graph.n)
+        _check_diffusion(alpha, gamma, dtype)
+        _check_settings(basis, precision, tolerance, sparsity, graph.n)
         units = _optional_units(descriptors, graph.n, dtype, device)
         index = _index(graph, units, None, alpha, gamma, seed, device)
         return with_basis(
@@ -271,7 +283,8 @@ def with_basis(
     progress: Progress | None = None,
 ) -> DiffusionIndex:
     """The same index with another basis; the graph is shared. See ``build_index``."""
-    _check_settings(index.alpha, index.gamma, basis, precision, index.n)
+    check_kind(index, "index", DiffusionIndex, "Make one with build_index.")
+    _check_settings(basis, precision, tolerance, sparsity, index.n)
     graph, device = index.layout.graph, index.backend
     grouping = Grouping(index.n)
     with device.annotate("basis"):
@@ -375,10 +388,16 @@ def _given(layout: Layout, basis: Any, backend: Backend) -> GalerkinBasis:
     return given_basis(layout.graph, values[order], backend=backend)
 
 
-def _check_settings(alpha: Any, gamma: Any, basis: Any, precision: Any, n: int) -> None:
-    check_alpha(alpha)
+def _check_diffusion(alpha: Any, gamma: Any, dtype: str) -> None:
+    check_alpha_resolved(PageRank(alpha), dtype)
     check_positive(gamma, "gamma")
+
+
+def _check_settings(basis: Any, precision: Any, tolerance: Any, sparsity: Any, n: int) -> None:
     check_choice(precision, "precision", PRECISIONS)
+    if tolerance is not None:
+        check_positive(tolerance, "tolerance")
+    check_sparsity(sparsity)
     if isinstance(basis, str):
         check_choice(basis, "basis", BASES)
         return
@@ -386,7 +405,7 @@ def _check_settings(alpha: Any, gamma: Any, basis: Any, precision: Any, n: int) 
     if len(shape) not in (1, 2) or shape[0] != n:
         raise ValueError(
             f"basis must be one of {', '.join(BASES)}, labels of shape ({n},) or vectors of shape "
-            f"({n}, r); got {basis!r}."
+            f"({n}, r); got {shown(basis)}. Make an array of a list with np.asarray(basis)."
         )
 
 

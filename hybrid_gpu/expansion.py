@@ -16,6 +16,7 @@ from hybrid_gpu.progress import Progress
 from hybrid_gpu.validation import (
     check_count,
     check_dtype,
+    check_kind,
     check_neighbor_lists,
     check_number,
     check_vectors,
@@ -78,6 +79,9 @@ def augment_database(
     device = select_backend(backend, like=descriptors)
     dtype = check_dtype(dtype)
     wanted = Expansion() if expansion is None else expansion
+    check_kind(wanted, "expansion", Expansion, "Pass Expansion(neighbors=10, alpha=3).")
+    if lists is not None:
+        check_kind(lists, "lists", Neighbors, "Make them with nearest_neighbors.")
     units = unit_rows(
         check_vectors(descriptors, "descriptors", dtype=dtype, backend=device), device
     )

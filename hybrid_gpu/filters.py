@@ -18,7 +18,14 @@ from numpy.typing import NDArray
 
 from hybrid_gpu.backends import Array
 from hybrid_gpu.backends.protocol import HostArray
-from hybrid_gpu.validation import check_alpha, check_count, check_number, check_positive
+from hybrid_gpu.validation import (
+    check_alpha,
+    check_count,
+    check_number,
+    check_positive,
+    check_sequence,
+    shown,
+)
 
 # A function that still has something to say at this degree is not smooth enough to expand.
 _SMALLEST_SERIES, _DEGREE_AT_MOST = 64, 1024
@@ -84,7 +91,8 @@ class Polynomial:
     coefficients: tuple[float, ...]
 
     def __post_init__(self) -> None:
-        checked = tuple(check_number(one, "coefficients") for one in self.coefficients)
+        given = check_sequence(self.coefficients, "coefficients", "Polynomial((0.5, 0.5))")
+        checked = tuple(check_number(one, "coefficients") for one in given)
         if not checked:
             raise ValueError("coefficients must hold at least one number; got none.")
         object.__setattr__(self, "coefficients", checked)
@@ -116,6 +124,8 @@ def as_filter(given: Any) -> Filter:
     TypeError, ValueError
         If it is neither, or not finite on [-1, 1].
     """
+    if isinstance(given, type):
+        raise TypeError(f"filter must be an object, not a class; pass {given.__name__}().")
     if hasattr(given, "transfer"):
         chosen: Filter = given
     elif callable(given):
@@ -238,6 +248,7 @@ def condition_number(alpha: float, *, largest: float = 1.0, smallest: float = -1
         the safe choice.
     """
     check_alpha(alpha)
+    largest, smallest = check_number(largest, "largest"), check_number(smallest, "smallest")
     if not -1 <= smallest <= largest <= 1:
         raise ValueError(
             f"eigenvalues must satisfy -1 <= smallest <= largest <= 1; got smallest {smallest}, "
@@ -251,9 +262,11 @@ def error_bound(condition: float, steps: int) -> float:
 
     The error is measured in the norm of the system's matrix, relative to that of a start at zero.
     """
+    condition = check_number(condition, "condition")
     if condition < 1:
         raise ValueError(f"condition must be at least 1; got {condition}.")
-    check_count(steps, "steps", low=0)
+    # Beyond this, the bound is 0 or 2 for every condition that a float can be.
+    steps = min(check_count(steps, "steps", low=0), 10**300)
     root = condition**0.5
     return float(2 * ((root - 1) / (root + 1)) ** steps)
 
@@ -276,6 +289,12 @@ def error_bounds(
         Row i is for a basis of the first i eigenvectors.
     """
     # A computed eigenvalue may exceed 1 by rounding.
-    values = np.minimum(np.asarray(eigenvalues, dtype=np.float64), 1.0)
+    try:
+        values = np.minimum(np.asarray(eigenvalues, dtype=np.float64), 1.0)
+    except (TypeError, ValueError, OverflowError) as fault:
+        raise TypeError(f"eigenvalues must be numbers; got {shown(eigenvalues)}.") from fault
+    if values.ndim != 1:
+        raise ValueError(f"eigenvalues must have shape (r,); got shape {values.shape}.")
+    steps = check_sequence(steps, "steps", "range(21)")
     conditions = [condition_number(alpha, largest=float(value)) for value in values]
     return np.array([[error_bound(one, count) for count in steps] for one in conditions])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import warnings
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,11 +14,16 @@ from hybrid_gpu.backends import Array, Backend, SparseMatrix, select_backend
 from hybrid_gpu.neighbors import Neighbors
 from hybrid_gpu.validation import (
     check_dtype,
+    check_kind,
     check_neighbor_lists,
     check_positive,
     dtype_name,
     item_bytes,
 )
+
+# Weights whose largest lies beyond 2 to this power, or to its negative, are scaled: their sums and
+# their products with square roots shall stay within float32, whose range ends at 126.
+_LARGEST_EXPONENT = 60
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -29,7 +36,9 @@ class Graph:
         The symmetrically normalized adjacency (calligraphic W in the paper): eigenvalues in
         [-1, 1], zero diagonal, an empty row for an isolated item.
     degrees : float array of shape (n,)
-        Row sums of the affinity before normalization; 0 for an isolated item.
+        Row sums of the affinity before normalization; 0 for an isolated item. If the largest weight
+        is beyond 2**60 or below 2**-60, weights are divided by about as much first: the normalized
+        adjacency does not change by it.
     components : int32 host array of shape (n,)
         The connected component of each item.
     """
@@ -83,13 +92,21 @@ def reciprocal_graph(
         skipped.
     gamma
         An edge weighs ``similarity ** gamma``; the paper takes 3. Similarities that are not
-        positive give no edge.
+        positive give no edge. Only ratios of weights count, so that the largest may have any size;
+        but a large exponent may leave some too small beside it.
+
+    Warns
+    -----
+    UserWarning
+        If all weights of an item are too small beside the largest one for the dtype, which leaves
+        it without an edge.
 
     Notes
     -----
     The two lists of an edge may disagree about its similarity (rounding, approximate engines): the
     mean of the two is taken, so that the matrix is symmetric to the last bit.
     """
+    check_kind(neighbors, "neighbors", Neighbors, "Make them with nearest_neighbors.")
     device = select_backend(backend, like=neighbors.ids)
     xp = device.xp
     gamma = check_positive(gamma, "gamma")
@@ -99,7 +116,7 @@ def reciprocal_graph(
     return _graph_of_edges(
         edges.rows,
         edges.columns,
-        edges.weights**gamma,
+        _powers(edges.weights, gamma, xp),
         neighbors.ids.shape[0],
         dtype=check_dtype(dtype),
         backend=device,
@@ -109,12 +126,13 @@ def reciprocal_graph(
 def graph_from_affinity(
     affinity: Any, *, dtype: str = "float32", backend: str | Backend = "auto"
 ) -> Graph:
-    """The graph of the user's own sparse affinity matrix, taken as it is and normalized.
+    """The graph of the user's own sparse affinity matrix, without its diagonal, normalized.
 
     Parameters
     ----------
     affinity : sparse matrix of shape (n, n)
-        SciPy or CuPy, any format: symmetric, non-negative, finite. The diagonal is left out.
+        SciPy or CuPy, any format: symmetric, non-negative, finite. The diagonal is left out; the
+        other entries are weights as they are, raised to no power.
 
     Raises
     ------
@@ -149,6 +167,7 @@ def graph_from_affinity(
         )
     off_diagonal = (rows != columns) & (weights > 0)
     rows, columns, weights = rows[off_diagonal], columns[off_diagonal], weights[off_diagonal]
+    weights = _in_range(weights, xp)
     forward = xp.argsort(rows * n + columns)
     backward = xp.argsort(columns * n + rows)
     one, other = xp.take(weights, forward), xp.take(weights, backward)
@@ -311,19 +330,54 @@ def array_bytes(array: Array) -> int:
     return int(np.prod(array.shape)) * item_bytes(array)
 
 
+def _powers(similarities: Array, gamma: float, xp: Any) -> Array:
+    """Positive similarities to a power, over that of the largest if this one is out of range."""
+    if similarities.shape[0] == 0:
+        return similarities
+    largest = float(xp.max(similarities))
+    if abs(gamma * math.log2(largest)) <= _LARGEST_EXPONENT:
+        return similarities**gamma
+    return (similarities / largest) ** gamma
+
+
+def _in_range(weights: Array, xp: Any) -> Array:
+    """Weights, over a power of two near the largest if this one is out of range."""
+    exponent = math.frexp(float(xp.max(weights)))[1] if weights.shape[0] else 0
+    if abs(exponent) <= _LARGEST_EXPONENT:
+        return weights
+    # In two steps: the inverse of the smallest numbers is infinite.
+    half = exponent // 2
+    return weights * 2.0**-half * 2.0 ** (half - exponent)
+
+
 def _graph_of_edges(
     rows: Array, columns: Array, weights: Array, n: int, *, dtype: str, backend: Backend
 ) -> Graph:
     """Normalize directed edges that come in symmetric pairs, by row and then column."""
-    xp = backend.xp
+    xp, target = backend.xp, getattr(backend.xp, dtype)
+    # The smallest normal number is the least whose inverse root has a square in range.
+    some = weights >= float(xp.finfo(target).smallest_normal)
+    if not bool(xp.all(some)):
+        before = xp.unique_values(rows).shape[0]
+        rows, columns, weights = rows[some], columns[some], weights[some]
+        _tell_of_lost_items(before - xp.unique_values(rows).shape[0], n, dtype)
     affinity = csr_from_sorted(weights, rows, columns, (n, n), backend)
     ones = xp.ones((n, 1), dtype=xp.float64, device=backend.device)
     degrees = backend.spmm(affinity, ones)[:, 0]
     values = normalized(weights, rows, columns, degrees, xp)
-    target = getattr(xp, dtype)
     adjacency = csr_from_sorted(xp.astype(values, target), rows, columns, (n, n), backend)
     return Graph(
         adjacency=adjacency,
         degrees=xp.astype(degrees, target),
         components=backend.connected_components(adjacency),
     )
+
+
+def _tell_of_lost_items(count: int, n: int, dtype: str) -> None:
+    if count:
+        other = " or dtype='float64'" if dtype == "float32" else ""
+        warnings.warn(
+            f"{count} of {n} items are left without an edge: beside the largest weight, theirs are "
+            f"too small for {dtype}. Take a smaller gamma{other}, or weights that differ less.",
+            stacklevel=4,  # the line that asked for a graph
+        )

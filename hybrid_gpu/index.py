@@ -196,7 +196,7 @@ class DiffusionIndex:
             query_neighbors=query_neighbors,
             shortlist=shortlist,
             sparsity=sparsity,
-            expansion=expansion or Expansion(),
+            expansion=Expansion() if expansion is None else expansion,
             batch=batch,
             progress=progress,
         )
@@ -261,7 +261,7 @@ class DiffusionIndex:
             filter=filter,
             query_neighbors=query_neighbors,
             sparsity=sparsity,
-            expansion=expansion or Expansion(),
+            expansion=Expansion() if expansion is None else expansion,
             batch=batch,
             progress=progress,
         )
@@ -302,7 +302,7 @@ class DiffusionIndex:
             filter=filter,
             shortlist=shortlist,
             sparsity=sparsity,
-            expansion=expansion or Expansion(),
+            expansion=Expansion() if expansion is None else expansion,
             batch=batch,
             progress=progress,
         )

@@ -18,10 +18,12 @@ from hybrid_gpu.index import DiffusionIndex
 from hybrid_gpu.progress import Progress
 from hybrid_gpu.ranking import Ranking
 from hybrid_gpu.searching import ARRAYS_PER_BATCH
-from hybrid_gpu.validation import check_count, check_dtype, check_number
+from hybrid_gpu.validation import check_count, check_dtype, check_kind, check_number, check_sequence
 
 _STEPS = (1, 2, 3, 4, 5, 6, 8, 10, 15, 20, 30)
 _ITEMS_PER_GROUP = (128, 64, 32, 16)
+# Of anything that is counted: more than any machine has room for.
+_MOST = 2**48
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +119,14 @@ def predicted_bytes(
         Queries solved side by side.
     """
     value = np.dtype(check_dtype(dtype)).itemsize
-    count = check_count(n, "n")
+    count = check_count(n, "n", high=_MOST)
+    dimensions = check_count(dimensions, "dimensions", low=0, high=_MOST)
+    neighbors = check_count(neighbors, "neighbors", low=0, high=_MOST)
+    groups = check_count(groups, "groups", low=0, high=_MOST)
+    batch = check_count(batch, "batch", low=0, high=_MOST)
+    for name, number in (("entries", entries), ("coupled", coupled), ("cells", cells)):
+        if not 0 <= check_number(number, name) <= _MOST:
+            raise ValueError(f"{name} must lie in [0, 2**48]; got {number}.")
     basis = 0.0
     if groups:
         vectors = 2 * count * (value + 4) + 4 * (count + groups)
@@ -165,6 +174,11 @@ def plan(
     Plan
         Print it for a table.
     """
+    check_kind(index, "index", (DiffusionIndex, Graph), "Make one with build_index.")
+    seed = check_count(seed, "seed", low=0)
+    if memory is not None:
+        memory = check_count(memory, "memory", low=0)
+    eigenvectors = check_sequence(eigenvectors, "eigenvectors", "(100,), or () for none")
     target = check_number(target, "target")
     if not 0 < target <= 1:
         raise ValueError(f"target must lie in (0, 1]; got {target}.")

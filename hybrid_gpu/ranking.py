@@ -8,7 +8,7 @@ from typing import Any
 
 from hybrid_gpu.backends import Array, Backend, select_backend
 from hybrid_gpu.backends.protocol import TopK
-from hybrid_gpu.validation import check_count
+from hybrid_gpu.validation import DTYPES, check_count, dtype_name, shown
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -109,6 +109,16 @@ def top_items(
     """
     device = select_backend(backend, like=scores)
     xp = device.xp
+    floats = dtype_name(getattr(scores, "dtype", None)) in DTYPES and not hasattr(scores, "tocsr")
+    if not floats or len(scores.shape) != 2 or 0 in scores.shape:
+        raise ValueError(
+            f"scores must be an array of shape (n, m) in float32 or float64; got {shown(scores)}."
+        )
+    if similarities is not None and not callable(similarities):
+        raise TypeError(
+            f"similarities must be a function that returns them; got {shown(similarities)}. Pass "
+            "lambda: similarities."
+        )
     k = min(check_count(k, "k"), scores.shape[0])
     rows = scores.T
     best = device.top_k(rows, k)

@@ -31,7 +31,9 @@ from hybrid_gpu.validation import (
     check_choice,
     check_count,
     check_item_ids,
+    check_kind,
     check_neighbor_lists,
+    check_sparsity,
     check_vectors,
     item_bytes,
 )
@@ -45,6 +47,11 @@ _DEFAULT_SHORTLIST = 75_000
 _LARGEST_BATCH = 128
 # Arrays of (n, batch) that are alive at the same time during a search.
 ARRAYS_PER_BATCH = 10
+# What a query takes beside them at its peak, measured: for each observed or returned item, for each
+# item of a shortlist, and, whatever the batch, for each edge of the graph that is cut out for one.
+_BYTES_PER_LISTED, _BYTES_PER_SHORTLISTED, _BYTES_PER_CUT_EDGE = 80, 16, 120
+# The weight of a query's best result is at least this, far from both ends of float64.
+_LEAST_WEIGHT = 2.0**-500
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -69,6 +76,11 @@ class Options:
     progress: Progress | None = None
     fill: bool = True
 
+    def __post_init__(self) -> None:
+        check_choice(self.method, "method", _NAMES)
+        check_kind(self.expansion, "expansion", Expansion, "Pass Expansion(neighbors=10, alpha=3).")
+        check_sparsity(self.sparsity)
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _FirstStage:
@@ -84,6 +96,14 @@ class _FirstStage:
     unreached: Callable[[], Array]
     shortlist: Callable[[], Array]
     nearest: Callable[[int], Neighbors]
+
+
+@dataclass(frozen=True, slots=True)
+class _Lengths:
+    """Items that a query observes, and items of its shortlist."""
+
+    observed: int
+    shortlist: int
 
 
 def search_descriptors(index: DiffusionIndex, queries: Any, options: Options) -> Ranking:
@@ -117,7 +137,8 @@ def search_descriptors(index: DiffusionIndex, queries: Any, options: Options) ->
                 lambda count: _best(similarities, count, backend),
             )
 
-        return _rank(index, first_stage, (vectors,), lives_here(queries, backend), options)
+        here = lives_here(queries, backend)
+        return _rank(index, first_stage, (vectors,), here, options, _Lengths(found, kept))
 
 
 def search_results(index: DiffusionIndex, ids: Any, similarities: Any, options: Options) -> Ranking:
@@ -148,7 +169,8 @@ def search_results(index: DiffusionIndex, ids: Any, similarities: Any, options: 
                 lambda count: _first(part_ids, part_values, count),
             )
 
-        return _rank(index, first_stage, (lists, values), lives_here(ids, backend), options)
+        here, lengths = lives_here(ids, backend), _Lengths(count, lists.shape[1])
+        return _rank(index, first_stage, (lists, values), here, options, lengths)
 
 
 def search_own_items(index: DiffusionIndex, ids: Any, options: Options) -> Ranking:
@@ -177,7 +199,8 @@ def search_own_items(index: DiffusionIndex, ids: Any, options: Options) -> Ranki
                 lambda count: _best(products(), count, backend),
             )
 
-        return _rank(index, first_stage, (items,), lives_here(ids, backend), options)
+        here = lives_here(ids, backend)
+        return _rank(index, first_stage, (items,), here, options, _Lengths(1, kept))
 
 
 def home_of(values: Any, backend: Backend) -> Backend:
@@ -194,15 +217,20 @@ def lives_here(values: Any, backend: Backend) -> bool:
     return int(kind) != 1
 
 
-def batch_width(index: DiffusionIndex, batch: int | None, count: int) -> int:
-    """Queries to solve side by side: what was asked for, or what helps and fits into memory."""
+def batch_width(
+    index: DiffusionIndex, batch: int | None, count: int, *, lists: int = 0, beside: int = 0
+) -> int:
+    """Queries to solve side by side: what was asked for, or what helps and fits into memory.
+
+    ``lists`` are the bytes of each query's lists, ``beside`` those of all queries together.
+    """
     if batch is not None:
         return min(check_count(batch, "batch"), count)
     if count == 1:
         return 1  # whatever memory allows: not worth the time to ask
-    column = ARRAYS_PER_BATCH * index.n * item_bytes(index.layout.graph.degrees)
+    column = ARRAYS_PER_BATCH * index.n * item_bytes(index.layout.graph.degrees) + lists
     # Half of it: other threads may search too, and think the same.
-    room = index.backend.available_bytes() // 2
+    room = index.backend.available_bytes() // 2 - beside
     return max(1, min(_LARGEST_BATCH, count, room // column))
 
 
@@ -212,13 +240,20 @@ def _rank(
     arrays: tuple[Array, ...],
     here: bool,
     options: Options,
+    lengths: _Lengths,
 ) -> Ranking:
     """Run all batches through observe, solve and rank."""
     backend, progress, count = index.backend, options.progress, arrays[0].shape[0]
     method = _method(index, options.method)
     k = min(check_count(options.k, "k"), index.n)
     filter, stop = _filter_and_stopping(index, method, options)
-    width = batch_width(index, options.batch, count)
+    lists = _BYTES_PER_LISTED * max(lengths.observed, k)
+    beside = 0
+    if method.name == "truncated":
+        lists += _BYTES_PER_SHORTLISTED * lengths.shortlist
+        entries = index.layout.graph.adjacency.data.shape[0]
+        beside = _BYTES_PER_CUT_EDGE * entries * min(lengths.shortlist, index.n) // index.n
+    width = batch_width(index, options.batch, count, lists=lists, beside=beside)
     done, notes = _Results(here, backend), []
     while done.queries < count:
         try:
@@ -384,7 +419,7 @@ def _batch(
 
 def _method(index: DiffusionIndex, name: str) -> Method:
     """The method of a name; what it needs is asked for now, not after hours of work."""
-    method = METHODS["hybrid" if name == "auto" else check_choice(name, "method", _NAMES)]
+    method = METHODS["hybrid" if name == "auto" else name]
     if method.needs_eigenvectors:
         index.required_eigenvectors()
     if method.needs_descriptors:
@@ -408,14 +443,29 @@ def _behind_lists(index: DiffusionIndex, ids: Array, values: Array, hits: Neighb
     """
     backend, xp, items = index.backend, index.backend.xp, index.descriptors
     means, listed = _listed(ids, values, index.n, backend)
+    places, _ = _listed(ids, _places(ids, means, xp), index.n, backend)
     rest = xp.full(means.shape, -xp.inf, dtype=means.dtype, device=backend.device)
     if items is not None:
         origin = xp.zeros((ids.shape[0], items.shape[1]), dtype=items.dtype, device=backend.device)
         queries = expanded(origin, items, hits.ids, hits.similarities, index.gamma, backend)
         known = xp.max(xp.abs(queries), axis=1, keepdims=True) > 0
         rest = xp.where(known, xp.matmul(queries, items.T), rest)
-    # Cosines lie in [-1, 1]: 3 lifts every listed item above all others.
-    return xp.where(listed, 3 + means, rest)
+    # Cosines lie in [-1, 1]: 3 lifts every listed item above all others. Places in the list, not
+    # cosines, of which 3 would leave no digit beyond the seventh in float32.
+    return xp.where(listed, 3 + places, rest)
+
+
+def _places(ids: Array, means: Array, xp: Any) -> Array:
+    """The place of every entry of the lists (m, q) among the values of its list, the least first.
+
+    Entries of the same value share a place.
+    """
+    values = xp.take_along_axis(means, xp.clip(ids, min=0), axis=1)
+    order = xp.argsort(values, axis=1)
+    ascending = xp.take_along_axis(values, order, axis=1)
+    rises = xp.astype(ascending[:, 1:] > ascending[:, :-1], values.dtype)
+    places = xp.cumulative_sum(rises, axis=1, include_initial=True)
+    return xp.take_along_axis(places, xp.argsort(order, axis=1), axis=1)
 
 
 def _first(ids: Array, similarities: Array, count: int) -> Neighbors:
@@ -447,7 +497,12 @@ def _powered(similarities: Array, gamma: float, backend: Backend) -> Array:
     """The weights of first-stage results, ``similarity ** gamma``; 0 for negative ones."""
     xp = backend.xp
     # In float64: the third power of a small cosine leaves the range of float32.
-    return xp.clip(xp.astype(similarities, xp.float64), min=0) ** gamma
+    positive = xp.clip(xp.astype(similarities, xp.float64), min=0)
+    largest = xp.max(positive, axis=1, keepdims=True)
+    largest = xp.where(largest > 0, largest, xp.ones_like(largest))
+    # Large powers leave that of float64, too: what ranks are the ratios to the best result.
+    unit = xp.clip(largest**gamma, min=_LEAST_WEIGHT)
+    return (positive / largest) ** gamma * unit
 
 
 def _once(make: Callable[[], Array]) -> Callable[[], Array]:

@@ -15,7 +15,15 @@ from hybrid_gpu.errors import ConvergenceError
 from hybrid_gpu.filters import Expansion, Filter, PageRank, as_filter, expand, gains
 from hybrid_gpu.graph import Graph
 from hybrid_gpu.observation import Observation
-from hybrid_gpu.validation import check_count, check_finite, check_positive, dtype_name
+from hybrid_gpu.validation import (
+    DTYPES,
+    check_count,
+    check_finite,
+    check_kind,
+    check_positive,
+    dtype_name,
+    shown,
+)
 
 Operator: TypeAlias = Callable[[Array], Product]
 """Maps a direction (n, m) to its product with a positive-definite matrix."""
@@ -33,6 +41,8 @@ _NARROWED_TO = 0.5
 # As often as rounding asks for: 1, 4 and 8 end at the same error, and 8 costs least.
 _STEPS_BETWEEN_PROJECTIONS = 8
 _STEPS_AT_MOST = 1000
+# What a user may ask for: far beyond what rounding leaves anything to do for.
+_STEPS_ALLOWED = 100_000
 # A truncation error that no ranking notices.
 _TRUNCATION = 1e-5
 # Projected curvatures within so many roundings of the coarse solve are noise; but no more than so
@@ -134,12 +144,23 @@ def diffuse(
     ConvergenceError
         If ``rtol`` was given and not reached; its ``result`` is the ``Solution``.
     """
+    check_kind(graph, "graph", Graph, "Pass index.graph, or make one with graph_from_affinity.")
     device = select_backend(backend, like=graph.degrees)
+    if basis is not None and not hasattr(basis, "coarse_solve"):
+        raise TypeError(
+            f"basis must be a basis or None; got {shown(basis)}. Make one with aggregate_basis, "
+            "eigen_basis or given_basis."
+        )
     chosen = PageRank() if filter is None else as_filter(filter)
     if isinstance(observation, Observation):
         right_side = observation.dense(device)
     else:
         right_side = observation
+        if dtype_name(getattr(right_side, "dtype", None)) not in DTYPES:
+            raise TypeError(
+                f"observation must be an Observation, or an array (n, m) in float32 or float64; "
+                f"got {shown(observation)}."
+            )
         if right_side.ndim != 2 or right_side.shape[0] != graph.n:
             raise ValueError(
                 f"observation must have shape (n, m) with n = {graph.n}; got "
@@ -183,19 +204,29 @@ def check_stopping(
             "Both are relative residuals: rtol raises an error if it is missed, accuracy does not."
         )
     if steps is not None:
-        steps = check_count(steps, "steps", low=0)
+        steps = check_count(steps, "steps", low=0, high=_STEPS_ALLOWED)
     if rtol is not None:
-        return Stopping(steps, check_positive(rtol, "rtol"), insists=True)
+        return Stopping(steps, _check_residual(rtol, "rtol"), insists=True)
     solves = isinstance(filter, PageRank)
     if accuracy is None and (steps is not None or (solves and default is not None)):
         return Stopping(default if steps is None else steps, None)
-    if accuracy is None or accuracy == "ranking":
+    if accuracy is None or (isinstance(accuracy, str) and accuracy == "ranking"):
         return Stopping(steps, RANKING_ACCURACY if solves else _TRUNCATION)
     if isinstance(accuracy, str):
         raise ValueError(
             f"accuracy must be 'ranking' or a relative residual such as 1e-3; got {accuracy!r}."
         )
-    return Stopping(steps, check_positive(accuracy, "accuracy"))
+    return Stopping(steps, _check_residual(accuracy, "accuracy"))
+
+
+def _check_residual(value: Any, what: str) -> float:
+    residual = check_positive(value, what)
+    if residual > 1:
+        raise ValueError(
+            f"{what} must be at most 1, the relative residual of scores of zero; got {residual}. "
+            "1e-3 is precise enough for rankings."
+        )
+    return residual
 
 
 def check_alpha_resolved(filter: Filter, dtype: str) -> None:

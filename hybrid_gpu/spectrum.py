@@ -14,7 +14,7 @@ from hybrid_gpu.backends.protocol import Eigenpairs, HostArray
 from hybrid_gpu.errors import ConvergenceError
 from hybrid_gpu.graph import Graph, csr_from_sorted, largest_component, row_numbers
 from hybrid_gpu.progress import Progress
-from hybrid_gpu.validation import check_choice, check_count, check_positive, dtype_name
+from hybrid_gpu.validation import check_choice, check_count, check_kind, check_positive, dtype_name
 
 # What a basis needs in single precision; in double, errors of fsr stay below 1e-6 or so.
 _DEFAULT_TOLERANCE = {"float32": 1e-3, "float64": 1e-8}
@@ -129,6 +129,7 @@ def leading_eigenpairs(
     ValueError
         If the component has fewer than ``rank`` items.
     """
+    check_kind(graph, "graph", Graph, "Pass index.graph, or make one with graph_from_affinity.")
     device = select_backend(backend, like=graph.degrees)
     engine = check_choice(engine, "engine", ("block", "lanczos"))
     on_failure = check_choice(on_failure, "on_failure", ("raise", "keep"))
@@ -137,7 +138,7 @@ def leading_eigenpairs(
     tolerance = check_positive(tolerance, "tolerance")
     items = largest_component(graph)
     rank = check_count(rank, "rank", low=0, high=items.size)
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng(check_count(seed, "seed", low=0))
     # In the order of the aggregation tree, a sparse product takes a third of the time or less.
     tree = aggregate(graph, groups=max(1, graph.n // 32), seed=seed, backend=device).order
     order = tree[graph.components[tree] == graph.components[items[0]]]

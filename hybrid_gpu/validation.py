@@ -30,7 +30,7 @@ def check_dtype(dtype: Any) -> str:
     """``"float32"`` or ``"float64"``."""
     name = dtype_name(dtype)
     if name not in DTYPES:
-        raise ValueError(f"dtype must be 'float32' or 'float64'; got {dtype!r}.")
+        raise ValueError(f"dtype must be 'float32' or 'float64'; got {shown(dtype)}.")
     return name
 
 
@@ -49,11 +49,11 @@ def item_bytes(array: Array) -> int:
 def check_count(value: Any, what: str, *, low: int = 1, high: int | None = None) -> int:
     """An integer between ``low`` and ``high``, both included."""
     if isinstance(value, bool) or not isinstance(value, (int, np.integer)):
-        raise TypeError(f"{what} must be an integer; got {value!r}.")
+        raise TypeError(f"{what} must be an integer; got {shown(value)}.")
     if value < low:
-        raise ValueError(f"{what} must be at least {low}; got {value}.")
+        raise ValueError(f"{what} must be at least {low}; got {shown(value)}.")
     if high is not None and value > high:
-        raise ValueError(f"{what} must be at most {high}; got {value}.")
+        raise ValueError(f"{what} must be at most {high}; got {shown(value)}.")
     return int(value)
 
 
@@ -76,10 +76,56 @@ def check_positive(value: Any, what: str) -> float:
 def check_number(value: Any, what: str) -> float:
     """A finite number."""
     if isinstance(value, bool) or not isinstance(value, (int, float, np.integer, np.floating)):
-        raise TypeError(f"{what} must be a number; got {value!r}.")
-    if not math.isfinite(value):
-        raise ValueError(f"{what} must be finite; got {value}.")
-    return float(value)
+        raise TypeError(f"{what} must be a number; got {shown(value)}.")
+    try:
+        number = float(value)
+    except OverflowError:
+        number = math.inf  # an integer of hundreds of digits
+    if not math.isfinite(number):
+        raise ValueError(f"{what} must be finite in float64; got {shown(value)}.")
+    return number
+
+
+def check_sparsity(value: Any) -> float:
+    """The fraction of entries to drop, in [0, 1)."""
+    sparsity = check_number(value, "sparsity")
+    if not 0 <= sparsity < 1:
+        raise ValueError(f"sparsity must lie in [0, 1); got {sparsity}. The paper uses 0.99.")
+    return sparsity
+
+
+def check_sequence(values: Any, what: str, example: str) -> tuple[Any, ...]:
+    """The entries of a list, a 1-D array or the like; a word is none."""
+    try:
+        if not isinstance(values, (str, bytes, dict, set)):
+            return tuple(values)
+    except TypeError:
+        pass
+    raise TypeError(f"{what} must be a sequence of numbers; got {shown(values)}. Pass {example}.")
+
+
+def check_flag(value: Any, what: str) -> bool:
+    """True or False; an array or a word is none of both."""
+    if not isinstance(value, (bool, np.bool_)):
+        raise TypeError(f"{what} must be True or False; got {shown(value)}.")
+    return bool(value)
+
+
+def check_kind(value: Any, what: str, kind: type[Any] | tuple[type[Any], ...], advice: str) -> None:
+    """Refuse what is not a record of the library's own."""
+    if not isinstance(value, kind):
+        kinds = kind if isinstance(kind, tuple) else (kind,)
+        names = " or ".join(one.__name__ for one in kinds)
+        raise TypeError(f"{what} must be of type {names}; got {shown(value)}. {advice}")
+
+
+def shown(value: Any) -> str:
+    """A value for a message, on one line and not longer than that."""
+    try:
+        text = " ".join(repr(value).split())
+    except ValueError:  # Python writes no integer of more than 4,300 digits
+        text = f"an integer of {value.bit_length()} bits"
+    return text if len(text) <= 80 else f"{text[:60]}... ({type(value).__name__})"
 
 
 def check_vectors(values: Any, what: str, *, dtype: str, backend: Backend) -> Array:
@@ -252,8 +298,9 @@ def refuse_masked(values: Any, what: str, filler: str) -> None:
 
 def check_choice(value: Any, what: str, choices: tuple[str, ...]) -> str:
     """One of a few words."""
-    if value not in choices:
-        raise ValueError(f"{what} must be one of {', '.join(choices)}; got {value!r}.")
+    # Not every value can be compared with a word: arrays answer by arrays.
+    if not isinstance(value, str) or value not in choices:
+        raise ValueError(f"{what} must be one of {', '.join(choices)}; got {shown(value)}.")
     return str(value)
 
 
@@ -273,11 +320,23 @@ def _as_floats(values: Any, what: str, *, dtype: str, backend: Backend) -> Array
 def _as_integers(values: Any, what: str, *, backend: Backend) -> Array:
     values = _as_array(values, what, backend)
     name = dtype_name(values.dtype)
+    if 0 in values.shape:
+        raise ValueError(
+            f"{what} must be non-empty; got shape {tuple(values.shape)}. Skip the call when there "
+            "is nothing to do."
+        )
     if not name.startswith(("int", "uint")):
         raise TypeError(
             f"{what} must be integers; got dtype {name}. Cast them with {what}.astype('int64')."
         )
-    return backend.asarray(values, dtype="int64")
+    integers = backend.asarray(values, dtype="int64")
+    # What is too large becomes negative, and -1 stands for 'nothing found'.
+    if name == "uint64" and bool(backend.xp.any(integers < 0)):
+        raise ValueError(
+            f"{what} must be below 2**63; got larger ones in uint64. If they stand for 'nothing "
+            f"found', cast them with {what}.astype('int64')."
+        )
+    return integers
 
 
 def _as_array(values: Any, what: str, backend: Backend) -> Any:

@@ -221,3 +221,38 @@ def test_an_arranged_graph_has_its_columns_in_order_and_comes_back(backend, rng)
 def test_exponent_that_is_not_positive_is_refused(backend, gamma):
     with pytest.raises(ValueError, match="gamma must be"):
         graph_of_lists(backend, [[1], [0]], [[0.5], [0.5]], gamma=gamma)
+
+
+@pytest.mark.parametrize("factor", [2.0**126, 2.0**-126, 2.0**1020, 2.0**-1000, 1e38, 1e-310])
+def test_scaling_an_affinity_changes_nothing(backend, rng, dtype, tolerance, factor):
+    affinity = random_affinity(rng)
+    graph = hg.graph_from_affinity(affinity, dtype=dtype, backend=backend)
+    scaled = hg.graph_from_affinity(affinity * factor, dtype=dtype, backend=backend)
+    np.testing.assert_allclose(
+        dense(backend, scaled.adjacency), dense(backend, graph.adjacency), rtol=tolerance
+    )
+    degrees, others = backend.to_numpy(graph.degrees), backend.to_numpy(scaled.degrees)
+    np.testing.assert_allclose(others / others.max(), degrees / degrees.max(), rtol=tolerance)
+
+
+@pytest.mark.parametrize("gamma", [300.0, 3000.0])
+def test_a_large_exponent_leaves_what_the_ratios_of_weights_tell(backend, dtype, gamma):
+    # A path whose two weights are 0.05 ** gamma, and half of that.
+    second = 0.05 * 0.5 ** (1 / gamma)
+    graph = graph_of_lists(
+        backend,
+        [[1, -1], [0, 2], [1, -1]],
+        [[0.05, 0], [0.05, second], [second, 0]],
+        gamma=gamma,
+        dtype=dtype,
+    )
+    # The lists come in float32, whose rounding the exponent multiplies.
+    shares = dense(backend, graph.adjacency)[1] ** 2
+    np.testing.assert_allclose(shares, [2 / 3, 0, 1 / 3], atol=3e-8 * gamma)
+
+
+def test_items_that_an_exponent_leaves_without_an_edge_are_told_of(backend, dtype):
+    ids, similarities = [[1], [0], [3], [2]], [[0.9], [0.9], [0.2], [0.2]]
+    with pytest.warns(UserWarning, match=r"2 of 4 items are left without an edge.*smaller gamma"):
+        graph = graph_of_lists(backend, ids, similarities, gamma=1000.0, dtype=dtype)
+    assert (graph.edges, graph.isolated) == (1, 2)

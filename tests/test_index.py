@@ -123,6 +123,25 @@ def test_behind_an_isolated_hit_come_the_list_and_then_what_looks_like_the_hits(
     assert searched.ids.tolist() == [[3, 2, 4, 1, 0, 5]]
 
 
+def test_unreached_results_come_by_their_similarity_however_close_they_are(backend, dtype):
+    index = hg.build_index_from_graph(sparse.csr_array((9, 9)), dtype=dtype, backend=backend)
+    ids = np.array([[4, 8, 7, 3, 2, 6, 7, -1]])
+    # 7 stands twice, with a mean of 3, and so beside 2: the lower id comes first.
+    small = 2.0**-27 * np.array([4, 2, 3.5, 3, -1, 4, 0])
+    cosines = np.concatenate([[0.9], small])[None, :]
+    ranking = index.rerank(ids, cosines, k=8, query_neighbors=1)
+    assert ranking.ids.tolist() == [[4, 8, 3, 2, 7, 6, -1, -1]]
+
+
+@pytest.mark.parametrize("gamma", [300.0, 1e5])
+def test_weights_beyond_the_range_of_floats_still_rank(backend, gamma):
+    index = hg.build_index_from_graph(two_cliques(3), gamma=gamma, backend=backend)
+    # Twice as much weight on the second clique as on the first, both too small for float64.
+    cosines = np.array([[0.05 * 2 ** (1 / gamma), 0.05]])
+    ranking = index.rerank([[4, 1]], cosines, k=6, method="temporal")
+    assert ranking.ids.tolist() == [[4, 3, 5, 1, 0, 2]]
+
+
 def test_without_descriptors_the_list_is_followed_by_nothing(backend):
     index = hg.build_index_from_graph(two_cliques(3), dtype="float64", backend=backend)
     ranking = index.rerank([[4, 1]], np.array([[0.5, 0.0]]), k=6, query_neighbors=1)
@@ -514,11 +533,25 @@ def test_what_cannot_fit_into_memory_is_refused_before_the_work(backend, monkeyp
         hg.build_index_from_neighbors(ids, np.ones(ids.shape), backend=backend)
 
 
-def test_a_search_takes_at_most_half_of_the_memory(backend, monkeypatch):
+@pytest.mark.parametrize(
+    ("options", "lists", "beside"),
+    [
+        ({}, 80 * 5, 0),
+        ({"query_neighbors": None}, 80 * 20, 0),
+        ({"k": 20}, 80 * 20, 0),
+        # The shortlist of each query, and the graph that is cut out for one at a time.
+        ({"method": "truncated"}, 80 * 5 + 16 * 20, 120 * 2 * 33),
+        ({"method": "truncated", "shortlist": 10}, 80 * 5 + 16 * 10, 120 * 33),
+    ],
+)
+def test_a_search_takes_at_most_half_of_the_memory(backend, monkeypatch, options, lists, beside):
     index = hg.build_index(VECTORS, neighbors=5, backend=backend)
-    column = 10 * index.n * 4
-    monkeypatch.setattr(type(backend), "available_bytes", lambda self: 14 * column)
-    assert index.search(VECTORS[:20], k=3).report.batch == 7
+    assert index.layout.graph.edges == 33
+    room = 7 * (10 * index.n * 4 + lists) + beside
+    options = {"k": 3, **options}
+    for available, batch in ((2 * room, 7), (2 * room - 2, 6)):
+        monkeypatch.setattr(type(backend), "available_bytes", lambda self, a=available: a)
+        assert index.search(VECTORS[:20], **options).report.batch == batch
 
 
 def test_an_inverse_that_cannot_fit_into_memory_is_refused(backend, monkeypatch):

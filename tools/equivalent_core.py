@@ -93,9 +93,8 @@ EQUIVALENT: dict[str, str] = {
     "np.ndarray)) else backend.to_numpy(backend.asarray(basis))": (
         "on the host, both are the same array"
     ),
-    "build_index_from_neighbors: _check_settings(alpha, gamma, basis, precision, n) -> pass": (
-        "with_basis checks them again, only later"
-    ),
+    "build_index_from_neighbors: _check_settings(basis, precision, tolerance, sparsity, n) -> "
+    "pass": ("with_basis checks them again, only later"),
     # evaluation
     "_ranking: ranking = ranking.astype(np.int64, copy=False) -> ranking = "
     "ranking.astype(np.int64, copy=True)": ("one copy more"),

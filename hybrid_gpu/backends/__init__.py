@@ -38,6 +38,11 @@ def select_backend(backend: str | Backend = "auto", *, like: Any = None) -> Back
         If the backend was asked for by name and cannot run here.
     """
     if not isinstance(backend, str):
+        if isinstance(backend, type) or not hasattr(backend, "laplacian_step"):
+            raise TypeError(
+                f"backend must be 'auto', 'numpy', 'cupy', 'cupy:<device>' or a Backend; got a "
+                f"{type(backend).__name__}."
+            )
         return backend
     name = backend
     if name == "auto":

@@ -51,6 +51,8 @@ _OF_THE_SYSTEM = re.compile(r"\.DS_Store|Thumbs\.db|desktop\.ini|\.nfs[0-9a-f]+"
 _SECONDS_BETWEEN_TRIES = 0.02
 # Windows locks bytes of a file: one that is never written.
 _LOCKED_BYTE = 1 << 30
+# Faults of a path, and not of the disk that it leads to.
+_NO_PATH = (errno.EEXIST, errno.ENOTDIR, errno.ENAMETOOLONG, errno.ELOOP)
 _NO_FOLLOW = getattr(os, "O_NOFOLLOW", 0)
 _BINARY = getattr(os, "O_BINARY", 0)
 
@@ -137,10 +139,15 @@ def own_folder(path: Path, named: NamedFiles, *, patience: float) -> Iterator[Ow
         If the folder holds anything that is not its own, if another process is still writing to it
         after that time, or if its file system has no locks. Nothing has changed then.
     """
-    if not (path / LOCK).exists():  # not even a lock file goes into somebody else's folder
+    if not os.path.exists(path / LOCK):  # not even a lock file goes into somebody else's folder
         refuse_strangers(path, named)
     new = not path.is_dir()
-    path.mkdir(parents=True, exist_ok=True)
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as fault:
+        if fault.errno in _NO_PATH:
+            raise unreachable(path, fault) from fault
+        raise
     if new:
         sync_folder(path.absolute().parent)
     descriptor = _locked(path, time.monotonic() + patience)
@@ -151,24 +158,42 @@ def own_folder(path: Path, named: NamedFiles, *, patience: float) -> Iterator[Ow
         _release(descriptor)
 
 
-def refuse_strangers(path: Path, named: NamedFiles) -> None:
-    """Raise ``IndexFileError`` unless a folder is missing, empty, or holds its own files only."""
+def is_folder(path: Path) -> bool:
+    """Whether a folder is there; ``IndexFileError`` if something else is, or nobody may look."""
     # One look at what is there: between two, another process may make or dissolve the folder.
     try:
         mode = path.stat().st_mode
-    except (FileNotFoundError, NotADirectoryError):
+    except FileNotFoundError:
         if path.is_symlink():
             raise IndexFileError(f"{path}: a link that leads nowhere, not a folder.") from None
-        return
+        return False
+    except (OSError, ValueError) as fault:
+        raise unreachable(path, fault) from fault
     if not stat.S_ISDIR(mode):
         what = "a file" if stat.S_ISREG(mode) else "not a folder"
         raise IndexFileError(f"{path}: an index is a folder, and this is {what}.")
+    return True
+
+
+def unreachable(path: Path, fault: OSError | ValueError) -> IndexFileError:
+    """The error for a path that leads to no folder that this process may look at."""
+    if isinstance(fault, OSError):
+        return IndexFileError(f"{path}: cannot be reached ({fault.strerror}).")
+    return IndexFileError(f"{str(path)!r}: not a path ({fault}).")  # with a NUL, say: not as it is
+
+
+def refuse_strangers(path: Path, named: NamedFiles) -> None:
+    """Raise ``IndexFileError`` unless a folder is missing, empty, or holds its own files only."""
+    if not is_folder(path):
+        return
     try:
         strangers = _strangers(path, named)
         # While another process saves, its names come and go: a stranger is what stays.
         strangers = strangers and strangers & _strangers(path, named)
     except FileNotFoundError:  # dissolved meanwhile
         return
+    except OSError as fault:
+        raise unreachable(path, fault) from fault
     if strangers:
         raise IndexFileError(
             f"{path}: the folder holds other files ({min(strangers)}); choose an empty or new one, "

@@ -697,6 +697,53 @@ def test_missing_index_and_wrong_targets_are_refused(tmp_path, small):
     assert [one.name for one in (tmp_path / "photos").iterdir()] == ["cat.jpg"]
 
 
+def _no_paths(folder):
+    """Paths at which no index can be, and a word of what is wrong with each."""
+    (folder / "file").write_text("x")
+    (folder / "loop").symlink_to(folder / "loop")
+    return {
+        folder / ("x" * 5000): "too long",
+        folder / "new" / ("x" * 300): "too long",
+        folder / "nul\0byte": "null",
+        folder / "file": "this is a file",
+        folder / "file" / "below": "Not a directory",
+        folder / "loop": "symbolic links",
+        folder / "loop" / "below": "symbolic links",
+    }
+
+
+def test_path_at_which_no_index_can_be_is_named(tmp_path, small):
+    index = hg.load_index(small)
+    (tmp_path / "there").mkdir()
+    for path, fault in _no_paths(tmp_path / "there").items():
+        told = "no such index" if path.parent.name == "new" else fault
+        with pytest.raises(hg.IndexFileError, match=told) as caught:
+            hg.load_index(path)
+        assert path.name.split("\0")[0] in str(caught.value)
+        for write in (index.save, lambda path: index.precompute(keep=2, folder=path)):
+            with pytest.raises(hg.IndexFileError, match=fault):
+                write(path)
+        assert (tmp_path / "there" / "file").read_text() == "x"
+
+
+@pytest.mark.parametrize("call", ["stat", "lstat", "listdir"])
+def test_folder_that_may_not_be_read_is_named(small, larger, monkeypatch, call):
+    real = getattr(os, call)
+
+    # Not by a mode of the folder: root may read everything.
+    def refuse(path, *arguments, **options):
+        if str(small) in str(path):
+            raise PermissionError(13, "Permission denied", str(path))
+        return real(path, *arguments, **options)
+
+    before = contents(small)
+    with monkeypatch.context() as patch:
+        patch.setattr(os, call, refuse)
+        with pytest.raises(hg.IndexFileError, match=r"small.*Permission denied"):
+            larger.save(small) if call == "listdir" else hg.load_index(small)
+    assert contents(small) == before
+
+
 def test_an_array_without_entries_cannot_claim_any_shape(tmp_path):
     path = tmp_path / "array.npy"
     for shape in ((0, 9_999_999_999_999_999_999), (9_999_999_999_999_999_999, 0), (0, 2**62)):

@@ -49,6 +49,8 @@ _LONGEST_LIST = 1 << 20
 # What desktops put into any folder, and what NFS makes of a file that was removed while in use.
 _OF_THE_SYSTEM = re.compile(r"\.DS_Store|Thumbs\.db|desktop\.ini|\.nfs[0-9a-f]+")
 _SECONDS_BETWEEN_TRIES = 0.02
+# A folder that others dissolve again and again is made so many times.
+_MOST_TRIES = 100
 # Windows locks bytes of a file: one that is never written.
 _LOCKED_BYTE = 1 << 30
 # Faults of a path, and not of the disk that it leads to.
@@ -121,10 +123,22 @@ class OwnFolder:
                 os.unlink(self.path / LOCK)
                 self.path.rmdir()
 
+    def withdraw(self) -> None:
+        """Remove the lock file, unless the folder holds files of ours."""
+        # Under the lock, as when a folder is dissolved: whoever waits for it looks again.
+        if self._descriptor not in _held or not _is_at(self._descriptor, self.path / LOCK):
+            return
+        if not self._named(self.path):
+            self.sweep()
+            if not _listed(self.path):
+                os.unlink(self.path / LOCK)
+
 
 @contextmanager
 def own_folder(path: Path, named: NamedFiles, *, patience: float) -> Iterator[OwnFolder]:
     """Lock a folder for writing; make it if it is not there.
+
+    What was made for that goes again if the ``with`` block fails before it has put anything there.
 
     Parameters
     ----------
@@ -141,21 +155,86 @@ def own_folder(path: Path, named: NamedFiles, *, patience: float) -> Iterator[Ow
     """
     if not os.path.exists(path / LOCK):  # not even a lock file goes into somebody else's folder
         refuse_strangers(path, named)
-    new = not path.is_dir()
+    made = _Made(path)
     try:
-        path.mkdir(parents=True, exist_ok=True)
-    except OSError as fault:
-        if fault.errno in _NO_PATH:
-            raise unreachable(path, fault) from fault
+        descriptor = _locked(path, made, time.monotonic() + patience)
+    except BaseException:
+        made.remove_folders()
         raise
-    if new:
-        sync_folder(path.absolute().parent)
-    descriptor = _locked(path, time.monotonic() + patience)
+    own = OwnFolder(path, named, descriptor)
     try:
         refuse_strangers(path, named)
-        yield OwnFolder(path, named, descriptor)
+        yield own
+    except BaseException:
+        made.take_back(own)
+        raise
     finally:
         _release(descriptor)
+
+
+class _Made:
+    """What one call made on its way to a lock, to be removed if nothing comes of it."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._folders: list[Path] = []
+        self._lock = False
+
+    def open_lock(self) -> int:
+        """A descriptor of the lock file, made if it is not there, as are the folders above it."""
+        lock = self._path / LOCK
+        for tries_left in reversed(range(_MOST_TRIES)):
+            try:
+                self._make_folders()
+                try:
+                    descriptor = _open(lock, os.O_RDWR | os.O_CREAT | os.O_EXCL)
+                except FileExistsError:
+                    return _open(lock, os.O_RDWR)
+                self._lock = True
+                return descriptor
+            except FileNotFoundError:
+                # Another process has just dissolved the folder; or, as in /proc, none can be made.
+                if not tries_left:
+                    raise
+            except OSError as fault:
+                if fault.errno in _NO_PATH:
+                    raise unreachable(self._path, fault) from fault
+                raise
+        raise AssertionError("the last try returns or raises")
+
+    def _make_folders(self) -> None:
+        missing, folder = [], self._path
+        while not os.path.exists(folder):
+            missing.append(folder)
+            folder = folder.parent
+        for folder in reversed(missing):
+            try:
+                folder.mkdir()
+            except FileExistsError:
+                if not folder.is_dir():
+                    raise
+                continue
+            self._folders.append(folder)
+            sync_folder(folder.parent)
+
+    def take_back(self, own: OwnFolder) -> None:
+        """Remove the lock file, if it is ours and nothing needs it, and then the folders."""
+        if self._lock:
+            with contextlib.suppress(OSError, IndexFileError):
+                own.withdraw()
+        self.remove_folders()
+
+    def remove_lock(self) -> None:
+        """Remove a lock file that nobody can have locked, and nobody has written to."""
+        with contextlib.suppress(OSError):
+            if self._lock and not os.path.getsize(self._path / LOCK):
+                os.unlink(self._path / LOCK)
+
+    def remove_folders(self) -> None:
+        """Remove the folders, as far as they are empty."""
+        while self._folders:
+            with contextlib.suppress(OSError):
+                self._folders.pop().rmdir()
 
 
 def is_folder(path: Path) -> bool:
@@ -253,16 +332,17 @@ def _open(path: Path, flags: int) -> int:
     return descriptor
 
 
-def _locked(path: Path, deadline: float) -> int:
+def _locked(path: Path, made: _Made, deadline: float) -> int:
     """A descriptor of the folder's lock file, with the lock on it."""
     while True:
-        descriptor = _open(path / LOCK, os.O_RDWR | os.O_CREAT)
+        descriptor = made.open_lock()
         _held.add(descriptor)
         try:
             if _try_lock(descriptor) and _is_at(descriptor, path / LOCK):
                 return descriptor
         except OSError as fault:
             _release(descriptor)
+            made.remove_lock()
             raise IndexFileError(
                 f"{path}: the file system has no locks ({fault.strerror}), so that two writers "
                 "could not be told apart. Save to a local disk and copy the folder."

@@ -63,10 +63,14 @@ _held: set[int] = set()
 
 
 class OwnFolder:
-    """A folder that this writer alone may change, until the ``with`` block ends."""
+    """A folder that this writer alone may change, until the ``with`` block ends.
 
-    def __init__(self, path: Path, named: NamedFiles, descriptor: int) -> None:
+    ``is_new`` is whether it was made for this writer, and so is not the user's.
+    """
+
+    def __init__(self, path: Path, named: NamedFiles, descriptor: int, is_new: bool) -> None:
         self.path = path
+        self.is_new = is_new
         self._named = named
         self._descriptor = descriptor
 
@@ -110,8 +114,11 @@ class OwnFolder:
             sync_folder(self.path)
             os.ftruncate(self._descriptor, 0)
 
-    def dissolve(self) -> None:
-        """Remove the files that the header names, and the folder if nobody else put anything in."""
+    def dissolve(self, *, keep_folder: bool = False) -> None:
+        """Remove the files that the header names, and the folder if nobody else put anything in.
+
+        ``keep_folder`` is for a folder that somebody else made: it is left empty.
+        """
         self.sweep()
         named = self._named(self.path)
         self.list_marks(*_marks_of(named))
@@ -121,7 +128,8 @@ class OwnFolder:
         with contextlib.suppress(OSError):  # not empty; or Windows, where the lock file is in use
             if set(os.listdir(self.path)) == {LOCK}:
                 os.unlink(self.path / LOCK)
-                self.path.rmdir()
+                if not keep_folder:
+                    self.path.rmdir()
 
     def withdraw(self) -> None:
         """Remove the lock file, unless the folder holds files of ours."""
@@ -161,7 +169,7 @@ def own_folder(path: Path, named: NamedFiles, *, patience: float) -> Iterator[Ow
     except BaseException:
         made.remove_folders()
         raise
-    own = OwnFolder(path, named, descriptor)
+    own = OwnFolder(path, named, descriptor, is_new=path in made.folders)
     try:
         refuse_strangers(path, named)
         yield own
@@ -177,7 +185,7 @@ class _Made:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._folders: list[Path] = []
+        self.folders: list[Path] = []
         self._lock = False
 
     def open_lock(self) -> int:
@@ -214,7 +222,7 @@ class _Made:
                 if not folder.is_dir():
                     raise
                 continue
-            self._folders.append(folder)
+            self.folders.append(folder)
             sync_folder(folder.parent)
 
     def take_back(self, own: OwnFolder) -> None:
@@ -232,9 +240,9 @@ class _Made:
 
     def remove_folders(self) -> None:
         """Remove the folders, as far as they are empty."""
-        while self._folders:
+        while self.folders:
             with contextlib.suppress(OSError):
-                self._folders.pop().rmdir()
+                self.folders.pop().rmdir()
 
 
 def is_folder(path: Path) -> bool:

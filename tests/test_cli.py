@@ -646,6 +646,13 @@ def test_precompute_leaves_files_of_the_users_alone(files, tmp_path, where):
     assert run_json("info", tmp_path / "index")["stored_columns"] == 0
 
 
+def test_precompute_leaves_an_empty_folder_of_the_users(files, tmp_path):
+    shutil.copytree(files.index, tmp_path / "index")
+    (tmp_path / "index.columns").mkdir()
+    run_well("precompute", tmp_path / "index", "--keep", 20)
+    assert list((tmp_path / "index.columns").iterdir()) == []
+
+
 def test_precompute_works_on_the_index_of_the_current_folder(files, tmp_path, monkeypatch):
     shutil.copytree(files.index, tmp_path / "index")
     monkeypatch.chdir(tmp_path / "index")

@@ -27,7 +27,7 @@ from hybrid_gpu.basis import EigenBasis, GalerkinBasis
 from hybrid_gpu.columns import Columns
 from hybrid_gpu.errors import IndexFileError
 from hybrid_gpu.file_writing import put_in_place, sync_folder, write_synced
-from hybrid_gpu.folder_lock import is_folder, own_folder, refuse_strangers, unreachable
+from hybrid_gpu.folder_lock import LOCK, is_folder, own_folder, refuse_strangers, unreachable
 from hybrid_gpu.graph import Graph, Layout
 from hybrid_gpu.index import DiffusionIndex, Grouping
 from hybrid_gpu.index_checks import check_arrays, check_parameters
@@ -154,6 +154,16 @@ def check_target(path: str | os.PathLike[str]) -> None:
 def has_index(path: str | os.PathLike[str]) -> bool:
     """Whether a folder has the header of an index, as one whose first save was killed has not."""
     return os.path.lexists(Path(path) / HEADER)
+
+
+def is_ours(path: Path) -> bool:
+    """Whether a folder is one that this library writes to, and that is for its own files only."""
+    if os.path.lexists(path / LOCK):
+        return True
+    try:  # a copy without hidden files has no lock
+        return has_index(path) and bool(_read_header(path))
+    except IndexFileError:
+        return False
 
 
 def remove_index(path: str | os.PathLike[str]) -> None:

@@ -19,6 +19,7 @@ from typer.testing import CliRunner
 import hybrid_gpu as hg
 from hybrid_gpu import cli, comparison, experiments
 from hybrid_gpu.cli import common, demo, indexes, paper, searches
+from hybrid_gpu.folder_lock import LOCK
 
 HALF = 30  # items of each class
 
@@ -436,7 +437,7 @@ def _cut_in_half(source, target):
 MISTAKES = {
     "missing queries": (("search", "{index}", "{folder}/none.npy"), "none.npy: no such file"),
     "missing index": (("search", "{folder}/none", "{queries}"), "none: no such index"),
-    "array that is no index": (("info", "{queries}"), "queries.npy: not an index"),
+    "array that is no index": (("info", "{queries}"), "queries.npy: an index is a folder"),
     "index that is no array": (("search", "{index}", "{index}"), "a folder, not an array file"),
     "text for an array": (("build", "{relevant}", "{folder}/new"), "not an array file"),
     "integers for vectors": (("build", "{labels}", "{folder}/new"), "astype('float32')"),
@@ -886,3 +887,31 @@ def test_paper_writes_over_reports_of_its_own_only(tmp_path):
     assert_refused(result, "holds other things than a report of ours")
     assert mine.read_text() == "mine"
     assert [one.name for one in tmp_path.iterdir()] == ["report.md"]
+
+
+@pytest.mark.parametrize("hidden", [True, False], ids=["as saved", "without hidden files"])
+def test_nothing_is_written_into_an_index_but_its_own(files, tmp_path, monkeypatch, hidden):
+    index = tmp_path / "index"
+    shutil.copytree(files.index, index)
+    if not hidden:
+        (index / LOCK).unlink()
+    (tmp_path / "link").symlink_to(index)
+    before = sorted(index.iterdir())
+    for command in (
+        ("search", index, files.queries, "-o", index / "answer.npz"),
+        ("search", index, files.queries, "-o", tmp_path / "link" / "answer.npz"),
+        ("rerank", index, files.ranking, files.ranking, "-o", index / "answer.npz"),
+        ("demo", "--plot", index / "picture.png"),
+        ("paper", "digits", "-o", index / "report"),
+        ("build", files.descriptors, index / "new" / "another"),
+    ):
+        assert_refused(run(*command), "is an index, and for its own files only")
+    monkeypatch.chdir(index)
+    assert_refused(run("demo"), "is an index, and for its own files only")
+    assert sorted(index.iterdir()) == before
+
+
+def test_output_beside_a_header_of_the_users_is_written(files, tmp_path):
+    (tmp_path / "header.json").write_text("{}")
+    run_well("search", files.index, files.queries, "-o", tmp_path / "answer.npz")
+    assert (tmp_path / "answer.npz").is_file()

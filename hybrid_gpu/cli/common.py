@@ -22,7 +22,7 @@ import hybrid_gpu
 from hybrid_gpu.errors import HybridGpuError
 from hybrid_gpu.index import DiffusionIndex
 from hybrid_gpu.progress import Progress
-from hybrid_gpu.storage import load_index
+from hybrid_gpu.storage import is_ours, load_index
 
 _USER_FAULTS = (
     ValueError,
@@ -89,6 +89,16 @@ def _options(
     """Re-rank vector search by diffusion on a k-NN graph."""
 
 
+def refuse_inside_index(path: Path) -> None:
+    """Refuse a place inside an index, which could not be saved to any more."""
+    above = Path(os.path.realpath(path.parent))
+    for folder in (above, *above.parents):
+        if is_ours(folder):
+            raise ValueError(
+                f"{path}: {folder} is an index, and for its own files only; name another folder."
+            )
+
+
 def check_writable(path: Path | None) -> Path | None:
     """Refuse a file that cannot be written before the work that would fill it."""
     if path is not None and path.is_dir():
@@ -99,6 +109,8 @@ def check_writable(path: Path | None) -> Path | None:
     if path is not None and os.path.lexists(path):
         if not stat.S_ISREG(path.lstat().st_mode):
             raise ValueError(f"{path}: not a plain file; name another one.")
+    if path is not None:
+        refuse_inside_index(path)
     return path
 
 

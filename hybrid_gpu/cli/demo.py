@@ -25,16 +25,15 @@ def demo(
     queries: Annotated[int, typer.Option(help="Digits held out as queries.")] = 200,
     neighbors: Annotated[int, typer.Option(help="Nearest neighbors of each item.")] = 10,
     rank: Annotated[int, typer.Option(help="Eigenvectors to keep.")] = 100,
-    plot: Annotated[
-        Path | None,
-        typer.Option(callback=check_writable, help=f"Picture to draw; {_DEMO_PICTURE}."),
-    ] = None,
+    plot: Annotated[Path | None, typer.Option(help=f"Picture to draw; {_DEMO_PICTURE}.")] = None,
     no_plot: Annotated[bool, typer.Option("--no-plot", help="Draw no picture.")] = False,
     as_json: Json = False,
 ) -> None:
     """Compare every method on handwritten digits; takes seconds."""
     if plot is not None and no_plot:
         raise ValueError("give --plot or --no-plot, not both.")
+    if not no_plot:
+        check_writable(plot or _DEMO_PICTURE)
     data = digits()
     split = split_queries(data, check_count(queries, "queries", high=data.n - 1), _DEMO_SEED)
     benchmark = benchmark_of(split, queries=queries, seed=_DEMO_SEED)

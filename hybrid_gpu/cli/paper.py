@@ -13,7 +13,14 @@ import typer
 from rich.console import Console
 
 from hybrid_gpu import datasets, plots
-from hybrid_gpu.cli.common import Device, Json, make_table, print_json, progress_bars
+from hybrid_gpu.cli.common import (
+    Device,
+    Json,
+    make_table,
+    print_json,
+    progress_bars,
+    refuse_inside_index,
+)
 from hybrid_gpu.cli.pictures import draw_results
 from hybrid_gpu.datasets import Benchmark
 from hybrid_gpu.experiments import Run, Settings, base_index, run_experiments
@@ -135,6 +142,7 @@ def _check_output(folder: Path) -> None:
         raise ValueError(
             f"{folder}: holds other things than a report of ours; choose a new or empty folder."
         )
+    refuse_inside_index(folder)
 
 
 def _labeled(

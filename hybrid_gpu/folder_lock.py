@@ -200,10 +200,10 @@ class _Made:
                     return _open(lock, os.O_RDWR)
                 self._lock = True
                 return descriptor
-            except FileNotFoundError:
+            except FileNotFoundError as fault:
                 # Another process has just dissolved the folder; or, as in /proc, none can be made.
                 if not tries_left:
-                    raise
+                    raise unreachable(self._path, fault) from fault
             except OSError as fault:
                 if fault.errno in _NO_PATH:
                     raise unreachable(self._path, fault) from fault

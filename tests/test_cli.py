@@ -428,6 +428,21 @@ def test_demo_without_matplotlib_says_how_to_get_it(short_demo, monkeypatch, tmp
     assert_refused(insisting, "pip install 'hybrid-gpu[plots]'")
 
 
+def test_demo_refuses_a_picture_of_no_format_before_the_work(short_demo, monkeypatch, tmp_path):
+    monkeypatch.setattr(demo, "compare_methods", None)  # no work
+    assert_refused(run(*short_demo, "--plot", "a.xyz"), "a.xyz: pictures are written as")
+    assert not list(tmp_path.iterdir())
+
+
+def test_demo_draws_a_picture_whose_name_has_no_ending(short_demo, monkeypatch, tmp_path):
+    compared = demo.compare_methods
+    monkeypatch.setattr(
+        demo, "compare_methods", lambda *a, **o: replace(compared(*a, **o), measurements={})
+    )
+    run_well(*short_demo, "--plot", "picture")
+    assert (tmp_path / "picture").read_bytes().startswith(b"\x89PNG")
+
+
 def _cut_in_half(source, target):
     content = source.read_bytes()
     target.write_bytes(content[: len(content) // 2])
@@ -469,10 +484,15 @@ MISTAKES = {
     ),
     "missing relevance": (
         ("evaluate", "{ranking}", "--relevant", "{folder}/none.json"),
-        "none.json",
+        "none.json: no such file.",
+    ),
+    "relevance that is a folder": (
+        ("evaluate", "{ranking}", "--relevant", "{index}"),
+        "a folder, not a JSON file",
     ),
     "relevance of names": (("evaluate", "{ranking}", "--relevant", "{names}"), "list of lists"),
     "more queries than digits": (("demo", "--queries", "1797"), "queries must be at most 1796"),
+    "report that is a file": (("paper", "digits", "-o", "{queries}"), "a report is a folder"),
     "picture and no picture": (("demo", "--plot", "a.png", "--no-plot"), "not both"),
 }
 
@@ -848,7 +868,7 @@ def test_results_are_not_written_under_the_name_of_another_format(files, tmp_pat
         (MemoryError(), "not enough memory"),
         (MemoryError("Unable to allocate 7 TiB"), "Unable to allocate 7 TiB"),
         (RecursionError("maximum recursion depth exceeded"), "maximum recursion depth"),
-        (PermissionError(13, "Permission denied", "x"), "Permission denied: 'x'"),
+        (PermissionError(13, "Permission denied", "x"), "x: Permission denied."),
         (OverflowError("too large"), "too large"),
     ],
 )
@@ -915,3 +935,16 @@ def test_output_beside_a_header_of_the_users_is_written(files, tmp_path):
     (tmp_path / "header.json").write_text("{}")
     run_well("search", files.index, files.queries, "-o", tmp_path / "answer.npz")
     assert (tmp_path / "answer.npz").is_file()
+
+
+def test_output_may_have_the_longest_name_that_there_is(files, tmp_path):
+    longest = tmp_path / ("x" * 251 + ".npz")
+    run_well("search", files.index, files.queries, "-o", longest)
+    assert [one.name for one in tmp_path.iterdir()] == [longest.name]
+
+
+def test_what_the_system_says_of_a_file_begins_with_its_name(files, tmp_path):
+    too_long = tmp_path / ("x" * 300)
+    refused = run("search", files.index, files.queries, "-o", too_long)
+    assert_refused(refused, "xxx: File name too long.")
+    assert "Errno" not in refused.stderr

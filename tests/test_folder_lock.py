@@ -214,7 +214,7 @@ def test_folder_that_cannot_be_made_is_an_error_soon(tmp_path, monkeypatch):
 
     # As below /proc.
     monkeypatch.setattr(os, "mkdir", refuse)
-    with pytest.raises(FileNotFoundError), own(tmp_path / "new"):
+    with pytest.raises(hg.IndexFileError, match="cannot be reached"), own(tmp_path / "new"):
         pass
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import importlib.util
+import os
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
@@ -138,6 +139,8 @@ def paper(
 
 def _check_output(folder: Path) -> None:
     """Refuse a folder whose files may be the user's: reports are written over earlier ones."""
+    if os.path.lexists(folder) and not folder.is_dir():
+        raise ValueError(f"{folder}: a report is a folder, and this is none.")
     if folder.is_dir() and any(folder.iterdir()) and not (folder / "run" / "run.json").is_file():
         raise ValueError(
             f"{folder}: holds other things than a report of ours; choose a new or empty folder."

@@ -659,6 +659,29 @@ def test_column_that_names_no_item_is_skipped_where_nothing_was_verified(
     assert np.all(index.search_items([7], k=5, method="precomputed").scores == 0)
 
 
+@pytest.mark.parametrize(
+    ("part", "method"),
+    [
+        ("descriptors", "nn"),
+        ("descriptors", "hybrid"),
+        ("column_scores", "precomputed"),
+        ("basis_vectors", "hybrid"),
+        ("basis_vectors", "fsr"),
+    ],
+)
+def test_nan_that_was_not_looked_for_is_told_by_a_search(
+    backend, index, queries, tmp_path, part, method
+):
+    index.save(tmp_path)
+    array = np.load(array_file(tmp_path, part))
+    array[:, 0] = np.nan
+    put_array(tmp_path, part, array)
+    damaged = hg.load_index(tmp_path, verify=False, backend=backend)
+    for k in (5, index.n):
+        with pytest.raises(hg.HybridGpuError, match=r"NaN.*verify=False"):
+            damaged.search(queries, k=k, method=method)
+
+
 def test_arrays_behind_links_are_read(small, tmp_path):
     # As caches of downloaded models keep their files.
     for file in small.glob("*.npy"):

@@ -746,7 +746,7 @@ def test_path_at_which_no_index_can_be_is_named(tmp_path, small):
         for write in (index.save, lambda path: index.precompute(keep=2, folder=path)):
             with pytest.raises(hg.IndexFileError, match=fault):
                 write(path)
-        assert (tmp_path / "there" / "file").read_text() == "x"
+        assert contents(tmp_path / "there").keys() == {"file", "loop"}
 
 
 @pytest.mark.parametrize("call", ["stat", "lstat", "listdir"])

@@ -19,10 +19,8 @@ def replace_files(contents: Mapping[Path, bytes]) -> None:
 
     All of them are written under temporary names first: if that fails, nothing has changed.
     """
-    temporary = {
-        path: path.with_name(f".{path.stem}.{secrets.token_hex(4)}{path.suffix}")
-        for path in contents
-    }
+    # Not longer than need be: the name of a file may be as long as names can be.
+    temporary = {path: path.with_name(f".{secrets.token_hex(4)}{path.suffix}") for path in contents}
     try:
         for path, content in contents.items():
             temporary[path].write_bytes(content)

@@ -49,8 +49,12 @@ _LONGEST_LIST = 1 << 20
 # What desktops put into any folder, and what NFS makes of a file that was removed while in use.
 _OF_THE_SYSTEM = re.compile(r"\.DS_Store|Thumbs\.db|desktop\.ini|\.nfs[0-9a-f]+")
 _SECONDS_BETWEEN_TRIES = 0.02
+# A folder that others dissolve again and again is made so many times.
+_MOST_TRIES = 100
 # Windows locks bytes of a file: one that is never written.
 _LOCKED_BYTE = 1 << 30
+# Faults of a path, and not of the disk that it leads to.
+_NO_PATH = (errno.EEXIST, errno.ENOTDIR, errno.ENAMETOOLONG, errno.ELOOP)
 _NO_FOLLOW = getattr(os, "O_NOFOLLOW", 0)
 _BINARY = getattr(os, "O_BINARY", 0)
 
@@ -59,10 +63,14 @@ _held: set[int] = set()
 
 
 class OwnFolder:
-    """A folder that this writer alone may change, until the ``with`` block ends."""
+    """A folder that this writer alone may change, until the ``with`` block ends.
 
-    def __init__(self, path: Path, named: NamedFiles, descriptor: int) -> None:
+    ``is_new`` is whether it was made for this writer, and so is not the user's.
+    """
+
+    def __init__(self, path: Path, named: NamedFiles, descriptor: int, is_new: bool) -> None:
         self.path = path
+        self.is_new = is_new
         self._named = named
         self._descriptor = descriptor
 
@@ -106,8 +114,11 @@ class OwnFolder:
             sync_folder(self.path)
             os.ftruncate(self._descriptor, 0)
 
-    def dissolve(self) -> None:
-        """Remove the files that the header names, and the folder if nobody else put anything in."""
+    def dissolve(self, *, keep_folder: bool = False) -> None:
+        """Remove the files that the header names, and the folder if nobody else put anything in.
+
+        ``keep_folder`` is for a folder that somebody else made: it is left empty.
+        """
         self.sweep()
         named = self._named(self.path)
         self.list_marks(*_marks_of(named))
@@ -117,12 +128,25 @@ class OwnFolder:
         with contextlib.suppress(OSError):  # not empty; or Windows, where the lock file is in use
             if set(os.listdir(self.path)) == {LOCK}:
                 os.unlink(self.path / LOCK)
-                self.path.rmdir()
+                if not keep_folder:
+                    self.path.rmdir()
+
+    def withdraw(self) -> None:
+        """Remove the lock file, unless the folder holds files of ours."""
+        # Under the lock, as when a folder is dissolved: whoever waits for it looks again.
+        if self._descriptor not in _held or not _is_at(self._descriptor, self.path / LOCK):
+            return
+        if not self._named(self.path):
+            self.sweep()
+            if not _listed(self.path):
+                os.unlink(self.path / LOCK)
 
 
 @contextmanager
 def own_folder(path: Path, named: NamedFiles, *, patience: float) -> Iterator[OwnFolder]:
     """Lock a folder for writing; make it if it is not there.
+
+    What was made for that goes again if the ``with`` block fails before it has put anything there.
 
     Parameters
     ----------
@@ -137,38 +161,126 @@ def own_folder(path: Path, named: NamedFiles, *, patience: float) -> Iterator[Ow
         If the folder holds anything that is not its own, if another process is still writing to it
         after that time, or if its file system has no locks. Nothing has changed then.
     """
-    if not (path / LOCK).exists():  # not even a lock file goes into somebody else's folder
+    if not os.path.exists(path / LOCK):  # not even a lock file goes into somebody else's folder
         refuse_strangers(path, named)
-    new = not path.is_dir()
-    path.mkdir(parents=True, exist_ok=True)
-    if new:
-        sync_folder(path.absolute().parent)
-    descriptor = _locked(path, time.monotonic() + patience)
+    made = _Made(path)
+    try:
+        descriptor = _locked(path, made, time.monotonic() + patience)
+    except BaseException:
+        made.remove_folders()
+        raise
+    own = OwnFolder(path, named, descriptor, is_new=path in made.folders)
     try:
         refuse_strangers(path, named)
-        yield OwnFolder(path, named, descriptor)
+        yield own
+    except BaseException:
+        made.take_back(own)
+        raise
     finally:
         _release(descriptor)
 
 
-def refuse_strangers(path: Path, named: NamedFiles) -> None:
-    """Raise ``IndexFileError`` unless a folder is missing, empty, or holds its own files only."""
+class _Made:
+    """What one call made on its way to a lock, to be removed if nothing comes of it."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self.folders: list[Path] = []
+        self._lock = False
+
+    def open_lock(self) -> int:
+        """A descriptor of the lock file, made if it is not there, as are the folders above it."""
+        lock = self._path / LOCK
+        for tries_left in reversed(range(_MOST_TRIES)):
+            try:
+                self._make_folders()
+                try:
+                    descriptor = _open(lock, os.O_RDWR | os.O_CREAT | os.O_EXCL)
+                except FileExistsError:
+                    return _open(lock, os.O_RDWR)
+                self._lock = True
+                return descriptor
+            except FileNotFoundError as fault:
+                # Another process has just dissolved the folder; or, as in /proc, none can be made.
+                if not tries_left:
+                    raise unreachable(self._path, fault) from fault
+            except OSError as fault:
+                if fault.errno in _NO_PATH:
+                    raise unreachable(self._path, fault) from fault
+                raise
+        raise AssertionError("the last try returns or raises")
+
+    def _make_folders(self) -> None:
+        missing, folder = [], self._path
+        while not os.path.exists(folder):
+            missing.append(folder)
+            folder = folder.parent
+        for folder in reversed(missing):
+            try:
+                folder.mkdir()
+            except FileExistsError:
+                if not folder.is_dir():
+                    raise
+                continue
+            self.folders.append(folder)
+            sync_folder(folder.parent)
+
+    def take_back(self, own: OwnFolder) -> None:
+        """Remove the lock file, if it is ours and nothing needs it, and then the folders."""
+        if self._lock:
+            with contextlib.suppress(OSError, IndexFileError):
+                own.withdraw()
+        self.remove_folders()
+
+    def remove_lock(self) -> None:
+        """Remove a lock file that nobody can have locked, and nobody has written to."""
+        with contextlib.suppress(OSError):
+            if self._lock and not os.path.getsize(self._path / LOCK):
+                os.unlink(self._path / LOCK)
+
+    def remove_folders(self) -> None:
+        """Remove the folders, as far as they are empty."""
+        while self.folders:
+            with contextlib.suppress(OSError):
+                self.folders.pop().rmdir()
+
+
+def is_folder(path: Path) -> bool:
+    """Whether a folder is there; ``IndexFileError`` if something else is, or nobody may look."""
     # One look at what is there: between two, another process may make or dissolve the folder.
     try:
         mode = path.stat().st_mode
-    except (FileNotFoundError, NotADirectoryError):
+    except FileNotFoundError:
         if path.is_symlink():
             raise IndexFileError(f"{path}: a link that leads nowhere, not a folder.") from None
-        return
+        return False
+    except (OSError, ValueError) as fault:
+        raise unreachable(path, fault) from fault
     if not stat.S_ISDIR(mode):
         what = "a file" if stat.S_ISREG(mode) else "not a folder"
         raise IndexFileError(f"{path}: an index is a folder, and this is {what}.")
+    return True
+
+
+def unreachable(path: Path, fault: OSError | ValueError) -> IndexFileError:
+    """The error for a path that leads to no folder that this process may look at."""
+    if isinstance(fault, OSError):
+        return IndexFileError(f"{path}: cannot be reached ({fault.strerror}).")
+    return IndexFileError(f"{str(path)!r}: not a path ({fault}).")  # with a NUL, say: not as it is
+
+
+def refuse_strangers(path: Path, named: NamedFiles) -> None:
+    """Raise ``IndexFileError`` unless a folder is missing, empty, or holds its own files only."""
+    if not is_folder(path):
+        return
     try:
         strangers = _strangers(path, named)
         # While another process saves, its names come and go: a stranger is what stays.
         strangers = strangers and strangers & _strangers(path, named)
     except FileNotFoundError:  # dissolved meanwhile
         return
+    except OSError as fault:
+        raise unreachable(path, fault) from fault
     if strangers:
         raise IndexFileError(
             f"{path}: the folder holds other files ({min(strangers)}); choose an empty or new one, "
@@ -228,16 +340,17 @@ def _open(path: Path, flags: int) -> int:
     return descriptor
 
 
-def _locked(path: Path, deadline: float) -> int:
+def _locked(path: Path, made: _Made, deadline: float) -> int:
     """A descriptor of the folder's lock file, with the lock on it."""
     while True:
-        descriptor = _open(path / LOCK, os.O_RDWR | os.O_CREAT)
+        descriptor = made.open_lock()
         _held.add(descriptor)
         try:
             if _try_lock(descriptor) and _is_at(descriptor, path / LOCK):
                 return descriptor
         except OSError as fault:
             _release(descriptor)
+            made.remove_lock()
             raise IndexFileError(
                 f"{path}: the file system has no locks ({fault.strerror}), so that two writers "
                 "could not be told apart. Save to a local disk and copy the folder."

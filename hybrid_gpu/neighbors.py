@@ -11,11 +11,17 @@ from typing import Any
 import numpy as np
 
 from hybrid_gpu.backends import Array, Backend, select_backend
+from hybrid_gpu.backends.host_memory import address_room
 from hybrid_gpu.progress import Progress
 from hybrid_gpu.validation import check_count, check_dtype, check_vectors, dtype_name, item_bytes
 
 # An inverted-file index that probes one list, FAISS's default, misses most reciprocal edges.
 _FAISS_PROBES = 32
+# Queries that FAISS is asked at a time.
+_FAISS_QUERIES = 16_384
+# Addresses that FAISS takes beside its arrays, and for each thread (its stack, an arena of malloc,
+# buffers of BLAS): above what 1 to 8 threads took on Linux for flat and inverted files.
+_FAISS_ADDRESSES, _THREAD_ADDRESSES = 64 << 20, 176 << 20
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -69,6 +75,8 @@ def nearest_neighbors(
     ValueError
         For wrong shapes, NaN, a ``k`` that the database cannot give, or a FAISS index that cannot
         be made of so few items.
+    MemoryError
+        If a limit of addresses (``ulimit -v``) is too low for FAISS and its threads.
 
     Notes
     -----
@@ -118,8 +126,8 @@ def _search(
     backend: Backend,
 ) -> Neighbors:
     if knn == "auto":
-        large = units.shape[0] >= 20_000
-        knn = "faiss" if large and _faiss_suits(backend) else "exact"
+        suits = units.shape[0] >= 20_000 and _faiss_suits(backend)
+        knn = "faiss" if suits and not _faiss_lacks(units, queries, k) else "exact"
     if knn == "exact":
         own = None
         if queries is None:
@@ -139,6 +147,21 @@ def _faiss_suits(backend: Backend) -> bool:
     import faiss
 
     return hasattr(faiss, "StandardGpuResources")
+
+
+def _faiss_lacks(units: Array, queries: Array | None, k: int) -> int:
+    """Bytes by which a limit of addresses is too low for FAISS, which would end the process."""
+    room = address_room()
+    if room is None:
+        return 0
+    import faiss
+
+    n, d = units.shape
+    m = n if queries is None else queries.shape[0]
+    # The index, copies of both sets of vectors, the lists, and those of some queries twice.
+    arrays = 4 * d * (2 * n + m) + 12 * (k + 1) * (m + 2 * min(m, _FAISS_QUERIES))
+    threads = int(faiss.omp_get_max_threads())
+    return max(0, int(arrays) + _FAISS_ADDRESSES + threads * _THREAD_ADDRESSES - room)
 
 
 def _gpu_number(backend: Backend) -> int | None:
@@ -218,6 +241,12 @@ def _through_faiss(
 
     if _forked_with_faiss:
         faiss.omp_set_num_threads(1)
+    lacking = _faiss_lacks(units, queries, k)
+    if lacking:
+        raise MemoryError(
+            f"FAISS needs about {lacking / 1e6:.0f} MB of addresses more than the process's limit "
+            "leaves (ulimit -v or -d). Use knn='exact', or raise the limit."
+        )
     index = _made_by_faiss(factory, units.shape[1])
     items = np.ascontiguousarray(backend.to_numpy(units), dtype=np.float32)
     wanted = items
@@ -257,10 +286,10 @@ def _ask_faiss(
 ) -> Neighbors:
     m = wanted.shape[0]
     ids, similarities = np.empty((m, k), np.int64), np.empty((m, k), np.float32)
-    for start in range(0, m, 16_384):
+    for start in range(0, m, _FAISS_QUERIES):
         if progress:
             progress("neighbors", start, m)
-        rows = slice(start, min(start + 16_384, m))
+        rows = slice(start, min(start + _FAISS_QUERIES, m))
         if not skip_itself:
             similarities[rows], ids[rows] = index.search(wanted[rows], k)
             continue

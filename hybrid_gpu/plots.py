@@ -41,6 +41,29 @@ _FIRST_RESULT = _MARGIN + _QUERY_SIDE + 1.1
 _LEAST_WIDTH = 6.2
 
 
+def check_picture(path: str | os.PathLike[str]) -> None:
+    """Refuse a picture that cannot be drawn, before the work that it shall show.
+
+    Raises
+    ------
+    ImportError
+        If matplotlib is not installed.
+    ValueError
+        If the file's ending names no format that it writes.
+    """
+    with figures_of_ours() as make_figure:
+        known = make_figure().canvas.get_supported_filetypes()
+    if _format(path) not in known:
+        raise ValueError(
+            f"{os.fspath(path)}: pictures are written as {', '.join(sorted(known))}; got "
+            f"{Path(path).suffix}."
+        )
+
+
+def _format(path: str | os.PathLike[str]) -> str:
+    return Path(path).suffix.lower().lstrip(".") or "png"
+
+
 def ranking_grid(
     images: Any,
     query_images: Any,
@@ -92,7 +115,6 @@ def ranking_grid(
     width = max(_LEAST_WIDTH, _FIRST_RESULT + shown * _CELL + _MARGIN)
     block = 2 * _CELL + _GAP
     height = _HEADING + m * block - _GAP + _MARGIN
-    ending = Path(path).suffix.lower().lstrip(".") or "png"
     with figures_of_ours() as make_figure:
         figure = make_figure(figsize=(width, height), dpi=150, facecolor="white")
         _write_heading(figure, title)
@@ -106,7 +128,7 @@ def ranking_grid(
                 ids = order[query, :shown][order[query, :shown] >= 0]
                 right = classes[ids] == wanted[query]
                 _draw_row(figure, name, pictures[ids], right, top - (row + 1) * _CELL)
-        content = encoded(figure, ending)
+        content = encoded(figure, _format(path))
     replace_files({Path(path): content})
 
 

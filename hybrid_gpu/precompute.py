@@ -118,9 +118,12 @@ def check_columns_folder(folder: str | os.PathLike[str]) -> None:
 
 
 def remove_columns(folder: str | os.PathLike[str]) -> None:
-    """Remove a folder that ``precompute`` made; files of anybody else stay, and the folder then."""
-    with own_folder(Path(folder).absolute(), _named_files, patience=0.0) as own:
-        own.dissolve()
+    """Remove what ``precompute`` stored, and the folder if it made that and it holds no more."""
+    place = Path(folder).absolute()
+    with own_folder(place, _named_files, patience=0.0) as own:
+        state = _read_state(place) if os.path.lexists(place / _STATE) else {}
+        ours = own.is_new or state.get("own_folder") is True
+        own.dissolve(keep_folder=not ours)
 
 
 def _columns_of(
@@ -176,7 +179,9 @@ def _opened(index: DiffusionIndex, keep: int, rtol: float, folder: Path | None) 
                     "another folder, or delete this one."
                 )
         else:
-            state = {**settings, "done": 0, "mark": mark, "checksums": [0, 0]}
+            # Remembered from run to run: an empty folder that the user made is not removed.
+            made = {"own_folder": own.is_new}
+            state = {**settings, **made, "done": 0, "mark": mark, "checksums": [0, 0]}
             try:
                 _reserve(folder, mark, shape, dtypes)
                 _write_state(folder, state)

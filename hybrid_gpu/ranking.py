@@ -8,6 +8,7 @@ from typing import Any
 
 from hybrid_gpu.backends import Array, Backend, select_backend
 from hybrid_gpu.backends.protocol import TopK
+from hybrid_gpu.errors import HybridGpuError
 from hybrid_gpu.validation import DTYPES, check_count, dtype_name, shown
 
 
@@ -106,6 +107,11 @@ def top_items(
     TopK
         ``ids`` and ``scores`` of shape (m, k): positive scores, then zeros by similarity, then
         negative scores, then ids of -1 with scores of -inf for items that are left out.
+
+    Raises
+    ------
+    HybridGpuError
+        If there is a NaN among the best scores.
     """
     device = select_backend(backend, like=scores)
     xp = device.xp
@@ -122,6 +128,7 @@ def top_items(
     k = min(check_count(k, "k"), scores.shape[0])
     rows = scores.T
     best = device.top_k(rows, k)
+    refuse_nan(best.scores, device)
     if similarities is None:
         return best
     short = best.scores[:, -1] <= 0
@@ -141,6 +148,15 @@ def top_items(
     return TopK(scores=xp.take(values, back, axis=0), ids=xp.take(ids, back, axis=0))
 
 
+def refuse_nan(best: Array, backend: Backend) -> None:
+    """Raise an error if there is a NaN among the best scores, where ``top_k`` puts it."""
+    if bool(backend.xp.any(backend.xp.isnan(best))):
+        raise HybridGpuError(
+            "the scores to be ranked hold NaN. If the index was opened with verify=False, its "
+            "file is damaged: load_index(path) without it names the part."
+        )
+
+
 def _fill(
     rows: Array, similarities: Array, best_ids: Array, best_scores: Array, backend: Backend
 ) -> TopK:
@@ -150,6 +166,7 @@ def _fill(
     nothing = xp.asarray(-xp.inf, dtype=rows.dtype, device=backend.device)
     # Each kind is ordered apart: on one scale, scores or similarities would lose their last digits.
     zeros = backend.top_k(xp.where(rows == 0, similarities, nothing), k)
+    refuse_nan(zeros.scores, backend)
     negative = backend.top_k(xp.where(rows < 0, rows, nothing), k)
     place = xp.arange(k, dtype=xp.int64, device=backend.device)[None, :]
     behind = place - _counted(best_scores > 0, xp)

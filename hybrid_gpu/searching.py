@@ -19,7 +19,7 @@ from hybrid_gpu.methods import METHODS, Batch, Method
 from hybrid_gpu.neighbors import Neighbors, unit_rows
 from hybrid_gpu.observation import Observation, scatter
 from hybrid_gpu.progress import Progress
-from hybrid_gpu.ranking import Ranking, Report, top_items
+from hybrid_gpu.ranking import Ranking, Report, refuse_nan, top_items
 from hybrid_gpu.solver import (
     Solution,
     Stopping,
@@ -127,6 +127,7 @@ def search_descriptors(index: DiffusionIndex, queries: Any, options: Options) ->
             units = unit_rows(part, backend)
             similarities = backend.matmul(units, items.T)
             best = backend.top_k(similarities, found)
+            refuse_nan(best.scores, backend)
             weights = _powered(best.scores, index.gamma, backend)
             return _FirstStage(
                 Observation(best.ids, weights, index.n),

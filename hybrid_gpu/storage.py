@@ -27,7 +27,7 @@ from hybrid_gpu.basis import EigenBasis, GalerkinBasis
 from hybrid_gpu.columns import Columns
 from hybrid_gpu.errors import IndexFileError
 from hybrid_gpu.file_writing import put_in_place, sync_folder, write_synced
-from hybrid_gpu.folder_lock import own_folder, refuse_strangers
+from hybrid_gpu.folder_lock import LOCK, is_folder, own_folder, refuse_strangers, unreachable
 from hybrid_gpu.graph import Graph, Layout
 from hybrid_gpu.index import DiffusionIndex, Grouping
 from hybrid_gpu.index_checks import check_arrays, check_parameters
@@ -154,6 +154,16 @@ def check_target(path: str | os.PathLike[str]) -> None:
 def has_index(path: str | os.PathLike[str]) -> bool:
     """Whether a folder has the header of an index, as one whose first save was killed has not."""
     return os.path.lexists(Path(path) / HEADER)
+
+
+def is_ours(path: Path) -> bool:
+    """Whether a folder is one that this library writes to, and that is for its own files only."""
+    if os.path.lexists(path / LOCK):
+        return True
+    try:  # a copy without hidden files has no lock
+        return has_index(path) and bool(_read_header(path))
+    except IndexFileError:
+        return False
 
 
 def remove_index(path: str | os.PathLike[str]) -> None:
@@ -349,12 +359,16 @@ def _named_files(folder: Path) -> frozenset[str]:
 
 def _read_header(folder: Path) -> dict[str, Any]:
     path = folder / HEADER
-    if not folder.exists():
+    if not is_folder(folder):
         raise IndexFileError(f"{folder}: no such index.")
-    if not os.path.lexists(path):
+    try:
+        os.lstat(path)
+    except FileNotFoundError as fault:
         raise IndexFileError(
             f"{folder}: not an index, or one whose first save was interrupted: it has no {HEADER}."
-        )
+        ) from fault
+    except OSError as fault:
+        raise unreachable(path, fault) from fault
     header = read_json(path)
     if header.get("format") != FORMAT:
         raise IndexFileError(f"{path}: not a header of this library.")

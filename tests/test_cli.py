@@ -19,6 +19,7 @@ from typer.testing import CliRunner
 import hybrid_gpu as hg
 from hybrid_gpu import cli, comparison, experiments
 from hybrid_gpu.cli import common, demo, indexes, paper, searches
+from hybrid_gpu.folder_lock import LOCK
 
 HALF = 30  # items of each class
 
@@ -427,6 +428,21 @@ def test_demo_without_matplotlib_says_how_to_get_it(short_demo, monkeypatch, tmp
     assert_refused(insisting, "pip install 'hybrid-gpu[plots]'")
 
 
+def test_demo_refuses_a_picture_of_no_format_before_the_work(short_demo, monkeypatch, tmp_path):
+    monkeypatch.setattr(demo, "compare_methods", None)  # no work
+    assert_refused(run(*short_demo, "--plot", "a.xyz"), "a.xyz: pictures are written as")
+    assert not list(tmp_path.iterdir())
+
+
+def test_demo_draws_a_picture_whose_name_has_no_ending(short_demo, monkeypatch, tmp_path):
+    compared = demo.compare_methods
+    monkeypatch.setattr(
+        demo, "compare_methods", lambda *a, **o: replace(compared(*a, **o), measurements={})
+    )
+    run_well(*short_demo, "--plot", "picture")
+    assert (tmp_path / "picture").read_bytes().startswith(b"\x89PNG")
+
+
 def _cut_in_half(source, target):
     content = source.read_bytes()
     target.write_bytes(content[: len(content) // 2])
@@ -436,7 +452,7 @@ def _cut_in_half(source, target):
 MISTAKES = {
     "missing queries": (("search", "{index}", "{folder}/none.npy"), "none.npy: no such file"),
     "missing index": (("search", "{folder}/none", "{queries}"), "none: no such index"),
-    "array that is no index": (("info", "{queries}"), "queries.npy: not an index"),
+    "array that is no index": (("info", "{queries}"), "queries.npy: an index is a folder"),
     "index that is no array": (("search", "{index}", "{index}"), "a folder, not an array file"),
     "text for an array": (("build", "{relevant}", "{folder}/new"), "not an array file"),
     "integers for vectors": (("build", "{labels}", "{folder}/new"), "astype('float32')"),
@@ -468,10 +484,15 @@ MISTAKES = {
     ),
     "missing relevance": (
         ("evaluate", "{ranking}", "--relevant", "{folder}/none.json"),
-        "none.json",
+        "none.json: no such file.",
+    ),
+    "relevance that is a folder": (
+        ("evaluate", "{ranking}", "--relevant", "{index}"),
+        "a folder, not a JSON file",
     ),
     "relevance of names": (("evaluate", "{ranking}", "--relevant", "{names}"), "list of lists"),
     "more queries than digits": (("demo", "--queries", "1797"), "queries must be at most 1796"),
+    "report that is a file": (("paper", "digits", "-o", "{queries}"), "a report is a folder"),
     "picture and no picture": (("demo", "--plot", "a.png", "--no-plot"), "not both"),
 }
 
@@ -644,6 +665,13 @@ def test_precompute_leaves_files_of_the_users_alone(files, tmp_path, where):
     assert_refused(run("precompute", tmp_path / "index", "--keep", 20), "other files (ids.npy)")
     assert (tmp_path / where / "ids.npy").read_bytes() == b"mine"
     assert run_json("info", tmp_path / "index")["stored_columns"] == 0
+
+
+def test_precompute_leaves_an_empty_folder_of_the_users(files, tmp_path):
+    shutil.copytree(files.index, tmp_path / "index")
+    (tmp_path / "index.columns").mkdir()
+    run_well("precompute", tmp_path / "index", "--keep", 20)
+    assert list((tmp_path / "index.columns").iterdir()) == []
 
 
 def test_precompute_works_on_the_index_of_the_current_folder(files, tmp_path, monkeypatch):
@@ -840,7 +868,7 @@ def test_results_are_not_written_under_the_name_of_another_format(files, tmp_pat
         (MemoryError(), "not enough memory"),
         (MemoryError("Unable to allocate 7 TiB"), "Unable to allocate 7 TiB"),
         (RecursionError("maximum recursion depth exceeded"), "maximum recursion depth"),
-        (PermissionError(13, "Permission denied", "x"), "Permission denied: 'x'"),
+        (PermissionError(13, "Permission denied", "x"), "x: Permission denied."),
         (OverflowError("too large"), "too large"),
     ],
 )
@@ -879,3 +907,44 @@ def test_paper_writes_over_reports_of_its_own_only(tmp_path):
     assert_refused(result, "holds other things than a report of ours")
     assert mine.read_text() == "mine"
     assert [one.name for one in tmp_path.iterdir()] == ["report.md"]
+
+
+@pytest.mark.parametrize("hidden", [True, False], ids=["as saved", "without hidden files"])
+def test_nothing_is_written_into_an_index_but_its_own(files, tmp_path, monkeypatch, hidden):
+    index = tmp_path / "index"
+    shutil.copytree(files.index, index)
+    if not hidden:
+        (index / LOCK).unlink()
+    (tmp_path / "link").symlink_to(index)
+    before = sorted(index.iterdir())
+    for command in (
+        ("search", index, files.queries, "-o", index / "answer.npz"),
+        ("search", index, files.queries, "-o", tmp_path / "link" / "answer.npz"),
+        ("rerank", index, files.ranking, files.ranking, "-o", index / "answer.npz"),
+        ("demo", "--plot", index / "picture.png"),
+        ("paper", "digits", "-o", index / "report"),
+        ("build", files.descriptors, index / "new" / "another"),
+    ):
+        assert_refused(run(*command), "is an index, and for its own files only")
+    monkeypatch.chdir(index)
+    assert_refused(run("demo"), "is an index, and for its own files only")
+    assert sorted(index.iterdir()) == before
+
+
+def test_output_beside_a_header_of_the_users_is_written(files, tmp_path):
+    (tmp_path / "header.json").write_text("{}")
+    run_well("search", files.index, files.queries, "-o", tmp_path / "answer.npz")
+    assert (tmp_path / "answer.npz").is_file()
+
+
+def test_output_may_have_the_longest_name_that_there_is(files, tmp_path):
+    longest = tmp_path / ("x" * 251 + ".npz")
+    run_well("search", files.index, files.queries, "-o", longest)
+    assert [one.name for one in tmp_path.iterdir()] == [longest.name]
+
+
+def test_what_the_system_says_of_a_file_begins_with_its_name(files, tmp_path):
+    too_long = tmp_path / ("x" * 300)
+    refused = run("search", files.index, files.queries, "-o", too_long)
+    assert_refused(refused, "xxx: File name too long.")
+    assert "Errno" not in refused.stderr

@@ -2,6 +2,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 
 import pytest
 
@@ -18,6 +19,13 @@ def nothing(folder):
 
 def own(folder, named=nothing, patience=0.0):
     return own_folder(folder, named, patience=patience)
+
+
+def fails(path, work=nothing):
+    """A writer that does some work and then finds no room for more."""
+    with own(path) as folder:
+        work(folder)
+        raise OSError("no room")
 
 
 def names(folder):
@@ -150,7 +158,63 @@ def test_file_system_without_locks_is_told(tmp_path, monkeypatch):
         raise OSError(38, "Function not implemented")
 
     monkeypatch.setattr(folder_lock, "_try_lock", refuse)
-    with pytest.raises(hg.IndexFileError, match=r"no locks.*local disk"), own(tmp_path):
+    for folder in (tmp_path, tmp_path / "new" / "folder"):
+        with pytest.raises(hg.IndexFileError, match=r"no locks.*local disk"), own(folder):
+            pass
+        assert not names(tmp_path)
+
+
+def test_what_was_made_for_work_that_fails_goes_again(tmp_path):
+    def half(folder):
+        (folder.path / MARKED.format(folder.begin())).write_bytes(b"half")
+
+    (tmp_path / "mine").mkdir()
+    for path in ("mine", "mine/new/folder"):
+        with pytest.raises(OSError, match="no room"):
+            fails(tmp_path / path, half)
+        assert names(tmp_path) == {"mine"}
+        assert not names(tmp_path / "mine")
+
+
+def test_folder_with_something_in_it_stays_when_work_fails(tmp_path):
+    with pytest.raises(OSError, match="no room"):
+        fails(tmp_path / "new", lambda folder: (folder.path / "mine").write_bytes(b"mine"))
+    assert names(tmp_path / "new") == {"mine"}
+    with own(tmp_path / "old"):
+        pass
+    with pytest.raises(OSError, match="no room"):
+        fails(tmp_path / "old")
+    assert names(tmp_path / "old") == {LOCK}
+
+
+def test_writer_that_waits_for_one_that_fails_makes_the_folder_anew(tmp_path, monkeypatch):
+    path, tried, real = tmp_path / "new" / "folder", threading.Event(), folder_lock._try_lock
+    monkeypatch.setattr(folder_lock, "_try_lock", lambda one: real(one) or bool(tried.set()))
+    marks = []
+
+    def wait():
+        with own(path, patience=60.0) as folder:
+            marks.append(folder.begin())
+
+    def work(folder):
+        thread.start()
+        assert tried.wait(60.0)
+
+    thread = threading.Thread(target=wait)
+    with pytest.raises(OSError, match="no room"):
+        fails(path, work)
+    thread.join()
+    assert marks
+    assert names(path) == {LOCK}
+
+
+def test_folder_that_cannot_be_made_is_an_error_soon(tmp_path, monkeypatch):
+    def refuse(path, *mode):
+        raise FileNotFoundError(2, "No such file or directory", str(path))
+
+    # As below /proc.
+    monkeypatch.setattr(os, "mkdir", refuse)
+    with pytest.raises(hg.IndexFileError, match="cannot be reached"), own(tmp_path / "new"):
         pass
 
 

@@ -170,3 +170,19 @@ assert os.waitpid(child, 0)[1] == 0
 def test_an_engine_that_is_no_name_is_refused(backend, rng):
     with pytest.raises(TypeError, match=r"FAISS factory string; got 3\."):
         hg.nearest_neighbors(clustered_vectors(rng), k=3, knn=3, backend=backend)
+
+
+def test_faiss_is_not_asked_where_a_limit_of_addresses_is_too_low(rng, monkeypatch):
+    pytest.importorskip("faiss")
+    vectors = rng.standard_normal((20_000, 4)).astype("float32")
+    exact = hg.nearest_neighbors(vectors, vectors[:3], k=4, knn="exact", backend="numpy")
+    monkeypatch.setattr(module, "address_room", lambda: 100 << 20)
+    monkeypatch.setattr(module, "_ask_faiss", None)  # it would crash
+    with pytest.raises(MemoryError, match="knn='exact'"):
+        hg.nearest_neighbors(vectors, vectors[:3], k=4, knn="faiss", backend="numpy")
+    found = hg.nearest_neighbors(vectors, vectors[:3], k=4, backend="numpy")
+    np.testing.assert_array_equal(found.ids, exact.ids)
+    monkeypatch.undo()
+    monkeypatch.setattr(module, "address_room", lambda: 1 << 40)
+    found = hg.nearest_neighbors(vectors, vectors[:3], k=4, knn="faiss", backend="numpy")
+    np.testing.assert_array_equal(found.ids, exact.ids)

@@ -659,6 +659,29 @@ def test_column_that_names_no_item_is_skipped_where_nothing_was_verified(
     assert np.all(index.search_items([7], k=5, method="precomputed").scores == 0)
 
 
+@pytest.mark.parametrize(
+    ("part", "method"),
+    [
+        ("descriptors", "nn"),
+        ("descriptors", "hybrid"),
+        ("column_scores", "precomputed"),
+        ("basis_vectors", "hybrid"),
+        ("basis_vectors", "fsr"),
+    ],
+)
+def test_nan_that_was_not_looked_for_is_told_by_a_search(
+    backend, index, queries, tmp_path, part, method
+):
+    index.save(tmp_path)
+    array = np.load(array_file(tmp_path, part))
+    array[:, 0] = np.nan
+    put_array(tmp_path, part, array)
+    damaged = hg.load_index(tmp_path, verify=False, backend=backend)
+    for k in (5, index.n):
+        with pytest.raises(hg.HybridGpuError, match=r"NaN.*verify=False"):
+            damaged.search(queries, k=k, method=method)
+
+
 def test_arrays_behind_links_are_read(small, tmp_path):
     # As caches of downloaded models keep their files.
     for file in small.glob("*.npy"):
@@ -695,6 +718,53 @@ def test_missing_index_and_wrong_targets_are_refused(tmp_path, small):
     with pytest.raises(hg.IndexFileError, match=r"other files \(cat.jpg\)"):
         index.save(tmp_path / "photos")
     assert [one.name for one in (tmp_path / "photos").iterdir()] == ["cat.jpg"]
+
+
+def _no_paths(folder):
+    """Paths at which no index can be, and a word of what is wrong with each."""
+    (folder / "file").write_text("x")
+    (folder / "loop").symlink_to(folder / "loop")
+    return {
+        folder / ("x" * 5000): "too long",
+        folder / "new" / ("x" * 300): "too long",
+        folder / "nul\0byte": "null",
+        folder / "file": "this is a file",
+        folder / "file" / "below": "Not a directory",
+        folder / "loop": "symbolic links",
+        folder / "loop" / "below": "symbolic links",
+    }
+
+
+def test_path_at_which_no_index_can_be_is_named(tmp_path, small):
+    index = hg.load_index(small)
+    (tmp_path / "there").mkdir()
+    for path, fault in _no_paths(tmp_path / "there").items():
+        told = "no such index" if path.parent.name == "new" else fault
+        with pytest.raises(hg.IndexFileError, match=told) as caught:
+            hg.load_index(path)
+        assert path.name.split("\0")[0] in str(caught.value)
+        for write in (index.save, lambda path: index.precompute(keep=2, folder=path)):
+            with pytest.raises(hg.IndexFileError, match=fault):
+                write(path)
+        assert contents(tmp_path / "there").keys() == {"file", "loop"}
+
+
+@pytest.mark.parametrize("call", ["stat", "lstat", "listdir"])
+def test_folder_that_may_not_be_read_is_named(small, larger, monkeypatch, call):
+    real = getattr(os, call)
+
+    # Not by a mode of the folder: root may read everything.
+    def refuse(path, *arguments, **options):
+        if str(small) in str(path):
+            raise PermissionError(13, "Permission denied", str(path))
+        return real(path, *arguments, **options)
+
+    before = contents(small)
+    with monkeypatch.context() as patch:
+        patch.setattr(os, call, refuse)
+        with pytest.raises(hg.IndexFileError, match=r"small.*Permission denied"):
+            larger.save(small) if call == "listdir" else hg.load_index(small)
+    assert contents(small) == before
 
 
 def test_an_array_without_entries_cannot_claim_any_shape(tmp_path):

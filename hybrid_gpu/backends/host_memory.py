@@ -40,6 +40,11 @@ def available_host_bytes(root: str = "") -> int:
     return max(0, min(room for room in rooms if room is not None))
 
 
+def address_room(root: str = "") -> int | None:
+    """Bytes of addresses, used or not, that ``ulimit`` leaves to this process; None: no limit."""
+    return min(_process_rooms(root), default=None)
+
+
 def _machine_room(root: str) -> int:
     for line in _text(f"{root}/proc/meminfo").splitlines():
         if line.startswith("MemAvailable:"):

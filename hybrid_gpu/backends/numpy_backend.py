@@ -315,6 +315,9 @@ def _best_of_row(line: HostArray, k: int) -> HostArray:
     above = np.flatnonzero(line > threshold)
     # argpartition would pick any of the entries that tie at the threshold: take the first ones.
     level = np.flatnonzero(line == threshold)[: k - above.size]
+    if above.size + level.size < k:  # NaN compares with nothing: first, as in other backends
+        rest = np.where(np.isnan(line), -np.inf, -line)
+        return np.argsort(rest, kind="stable")[:k]
     above = above[np.argsort(-line[above], kind="stable")]
     return np.concatenate((above, level))
 

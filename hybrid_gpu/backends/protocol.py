@@ -133,7 +133,10 @@ class Backend(Protocol):
         """
 
     def top_k(self, scores: Array, k: int) -> TopK:
-        """The ``k`` largest entries of each row of (m, n), best first, ties to the lower index."""
+        """The ``k`` largest entries of each row of (m, n), best first, ties to the lower index.
+
+        Where a row holds NaN, some of what is returned is NaN.
+        """
 
     def laplacian_step(self, matrix: SparseMatrix, direction: Array, alpha: float) -> Product:
         """``(I - alpha W) P`` for the columns of a direction (n, m), with its column dots."""

@@ -22,7 +22,7 @@ import hybrid_gpu
 from hybrid_gpu.errors import HybridGpuError
 from hybrid_gpu.index import DiffusionIndex
 from hybrid_gpu.progress import Progress
-from hybrid_gpu.storage import load_index
+from hybrid_gpu.storage import is_ours, load_index
 
 _USER_FAULTS = (
     ValueError,
@@ -59,7 +59,7 @@ class _Commands(TyperGroup):
         except _USER_FAULTS as fault:
             # Python's own MemoryError has no message.
             silent = "not enough memory" if isinstance(fault, MemoryError) else type(fault).__name__
-            self._refuse(" ".join(str(fault).split()) or silent, fault)
+            self._refuse(" ".join(_wording(fault).split()) or silent, fault)
         except KeyboardInterrupt as stop:
             typer.echo("interrupted.", err=True)
             raise typer.Exit(130) from stop
@@ -67,6 +67,13 @@ class _Commands(TyperGroup):
     def _refuse(self, message: str, fault: Exception) -> NoReturn:
         typer.echo(f"error: {message}", err=True)
         raise typer.Exit(2) from fault
+
+
+def _wording(fault: Exception) -> str:
+    """What a fault says; of one of the system, the file and the reason without its number."""
+    if isinstance(fault, OSError) and fault.filename is not None and fault.strerror:
+        return f"{os.fsdecode(fault.filename)}: {fault.strerror}."
+    return str(fault)
 
 
 app = typer.Typer(
@@ -89,6 +96,16 @@ def _options(
     """Re-rank vector search by diffusion on a k-NN graph."""
 
 
+def refuse_inside_index(path: Path) -> None:
+    """Refuse a place inside an index, which could not be saved to any more."""
+    above = Path(os.path.realpath(path.parent))
+    for folder in (above, *above.parents):
+        if is_ours(folder):
+            raise ValueError(
+                f"{path}: {folder} is an index, and for its own files only; name another folder."
+            )
+
+
 def check_writable(path: Path | None) -> Path | None:
     """Refuse a file that cannot be written before the work that would fill it."""
     if path is not None and path.is_dir():
@@ -99,6 +116,8 @@ def check_writable(path: Path | None) -> Path | None:
     if path is not None and os.path.lexists(path):
         if not stat.S_ISREG(path.lstat().st_mode):
             raise ValueError(f"{path}: not a plain file; name another one.")
+    if path is not None:
+        refuse_inside_index(path)
     return path
 
 
@@ -135,7 +154,8 @@ def print_json(**values: Any) -> None:
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
     """A temporary name to write to, that takes the place of ``path`` when all went well."""
-    temporary = path.with_name(f".{path.stem}.{secrets.token_hex(4)}{path.suffix}")
+    # Not longer than need be: the name of the file may be as long as names can be.
+    temporary = path.with_name(f".{secrets.token_hex(4)}{path.suffix}")
     try:
         yield temporary
         os.replace(temporary, path)

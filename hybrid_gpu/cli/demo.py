@@ -25,16 +25,17 @@ def demo(
     queries: Annotated[int, typer.Option(help="Digits held out as queries.")] = 200,
     neighbors: Annotated[int, typer.Option(help="Nearest neighbors of each item.")] = 10,
     rank: Annotated[int, typer.Option(help="Eigenvectors to keep.")] = 100,
-    plot: Annotated[
-        Path | None,
-        typer.Option(callback=check_writable, help=f"Picture to draw; {_DEMO_PICTURE}."),
-    ] = None,
+    plot: Annotated[Path | None, typer.Option(help=f"Picture to draw; {_DEMO_PICTURE}.")] = None,
     no_plot: Annotated[bool, typer.Option("--no-plot", help="Draw no picture.")] = False,
     as_json: Json = False,
 ) -> None:
     """Compare every method on handwritten digits; takes seconds."""
     if plot is not None and no_plot:
         raise ValueError("give --plot or --no-plot, not both.")
+    if not no_plot:
+        check_writable(plot or _DEMO_PICTURE)
+    if plot is not None:
+        plots.check_picture(plot)
     data = digits()
     split = split_queries(data, check_count(queries, "queries", high=data.n - 1), _DEMO_SEED)
     benchmark = benchmark_of(split, queries=queries, seed=_DEMO_SEED)
@@ -45,7 +46,7 @@ def demo(
     # Without a wish of the user's, a missing matplotlib is no fault.
     picture = None
     if not no_plot:
-        picture = _draw(compared.index, benchmark, plot or _DEMO_PICTURE, insist=bool(plot))
+        picture = _draw(compared.index, benchmark, plot or _DEMO_PICTURE)
     if as_json:
         print_json(
             items=benchmark.n,
@@ -87,12 +88,10 @@ def _print_comparison(compared: Comparison, benchmark: Benchmark) -> None:
     typer.echo("Next, your own data: hybrid-gpu build descriptors.npy my-index")
 
 
-def _draw(index: DiffusionIndex, benchmark: Benchmark, path: Path, *, insist: bool) -> Path | None:
+def _draw(index: DiffusionIndex, benchmark: Benchmark, path: Path) -> Path | None:
     try:
         draw_results(index, benchmark, path)
     except ImportError:
-        if insist:
-            raise
         typer.echo(f"For a picture of it: {plots.INSTALL}", err=True)
         return None
     return path

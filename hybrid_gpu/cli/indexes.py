@@ -27,6 +27,7 @@ from hybrid_gpu.cli.common import (
     print_json,
     print_pairs,
     progress_bars,
+    refuse_inside_index,
 )
 from hybrid_gpu.datasets import load_array
 from hybrid_gpu.expansion import Expansion, augment_database
@@ -66,6 +67,7 @@ def build(
 ) -> None:
     """Index a database of descriptors."""
     check_target(index)
+    refuse_inside_index(index)
     start = time.perf_counter()
     vectors = load_array(descriptors)
     with progress_bars() as progress:

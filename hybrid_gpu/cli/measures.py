@@ -118,6 +118,9 @@ def _items_of_classes(labels: NDArray[Any], query_labels: NDArray[Any]) -> list[
 
 
 def _relevant_lists(path: Path) -> list[list[int]]:
+    if not path.is_file():
+        reason = "a folder, not a JSON file" if path.is_dir() else "no such file"
+        raise ValueError(f"{path}: {reason}.")
     try:
         lists = json.loads(path.read_bytes())
     except (ValueError, RecursionError) as fault:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import importlib.util
+import os
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
@@ -13,7 +14,14 @@ import typer
 from rich.console import Console
 
 from hybrid_gpu import datasets, plots
-from hybrid_gpu.cli.common import Device, Json, make_table, print_json, progress_bars
+from hybrid_gpu.cli.common import (
+    Device,
+    Json,
+    make_table,
+    print_json,
+    progress_bars,
+    refuse_inside_index,
+)
 from hybrid_gpu.cli.pictures import draw_results
 from hybrid_gpu.datasets import Benchmark
 from hybrid_gpu.experiments import Run, Settings, base_index, run_experiments
@@ -131,10 +139,13 @@ def paper(
 
 def _check_output(folder: Path) -> None:
     """Refuse a folder whose files may be the user's: reports are written over earlier ones."""
+    if os.path.lexists(folder) and not folder.is_dir():
+        raise ValueError(f"{folder}: a report is a folder, and this is none.")
     if folder.is_dir() and any(folder.iterdir()) and not (folder / "run" / "run.json").is_file():
         raise ValueError(
             f"{folder}: holds other things than a report of ours; choose a new or empty folder."
         )
+    refuse_inside_index(folder)
 
 
 def _labeled(

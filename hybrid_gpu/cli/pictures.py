@@ -7,7 +7,6 @@ from pathlib import Path
 import numpy as np
 
 from hybrid_gpu import plots
-from hybrid_gpu.cli.common import replacing
 from hybrid_gpu.datasets import Benchmark
 from hybrid_gpu.index import DiffusionIndex
 
@@ -27,15 +26,14 @@ def draw_results(index: DiffusionIndex, benchmark: Benchmark, path: Path) -> Non
     change = np.abs(right[1] - right[0])
     chosen = np.argsort(-change, kind="stable")[:_QUERIES]
     name = benchmark.name[:1].upper() + benchmark.name[1:]
-    with replacing(path) as temporary:
-        plots.ranking_grid(
-            benchmark.images,
-            benchmark.query_images[chosen],
-            before_ids=before[chosen],
-            after_ids=after[chosen],
-            labels=labels,
-            query_labels=wanted[chosen],
-            path=temporary,
-            results=depth,
-            title=f"{name}: the first results of the queries that diffusion changed most",
-        )
+    plots.ranking_grid(
+        benchmark.images,
+        benchmark.query_images[chosen],
+        before_ids=before[chosen],
+        after_ids=after[chosen],
+        labels=labels,
+        query_labels=wanted[chosen],
+        path=path,
+        results=depth,
+        title=f"{name}: the first results of the queries that diffusion changed most",
+    )

@@ -186,3 +186,23 @@ def test_faiss_is_not_asked_where_a_limit_of_addresses_is_too_low(rng, monkeypat
     monkeypatch.setattr(module, "address_room", lambda: 1 << 40)
     found = hg.nearest_neighbors(vectors, vectors[:3], k=4, knn="faiss", backend="numpy")
     np.testing.assert_array_equal(found.ids, exact.ids)
+
+
+def test_faiss_is_not_asked_where_it_does_not_suit(rng, monkeypatch):
+    # Enough items for "auto" to think of it, and none to be had.
+    vectors = rng.standard_normal((20_000, 4)).astype("float32")
+    exact = hg.nearest_neighbors(vectors, vectors[:3], k=4, knn="exact", backend="numpy")
+    monkeypatch.setattr(module, "_faiss_suits", lambda backend: False)
+    monkeypatch.setattr(module, "_ask_faiss", None)
+    found = hg.nearest_neighbors(vectors, vectors[:3], k=4, backend="numpy")
+    np.testing.assert_array_equal(found.ids, exact.ids)
+
+
+def test_few_queries_ask_faiss_for_few_addresses(rng, monkeypatch):
+    pytest.importorskip("faiss")
+    monkeypatch.setattr(module, "address_room", lambda: 0)
+    n, d, k = 5000, 4, 9
+    units = np.zeros((n, d), np.float32)
+    few, all_items = (module._faiss_lacks(units, queries, k) for queries in (units[:3], None))
+    # Vectors of 4 d bytes; lists of 12 bytes an entry, once whole and twice by parts.
+    assert all_items - few == (n - 3) * (4 * d + 3 * 12 * (k + 1))

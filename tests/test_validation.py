@@ -6,7 +6,7 @@ import scipy.sparse as sparse
 from conftest import path
 
 import hybrid_gpu as hg
-from hybrid_gpu.validation import check_neighbor_lists
+from hybrid_gpu.validation import check_neighbor_lists, shown
 
 
 def checked(backend, ids, values, n=50, **options):
@@ -260,3 +260,11 @@ def test_ids_that_are_none_are_refused(backend):
 
 def test_a_bound_after_any_number_of_steps_is_a_number():
     assert hg.error_bound(100.0, HUGE) == 0
+
+
+def test_values_in_messages_stay_on_a_short_line():
+    assert shown([1, 2]) == "[1, 2]"
+    assert shown("x" * 78) == repr("x" * 78)
+    assert shown(np.zeros((2, 3))) == "array([[0., 0., 0.], [0., 0., 0.]])"
+    assert shown("x" * 79) == "'" + "x" * 59 + "... (str)"
+    assert shown(10**5000) == "an integer of 16610 bits"

@@ -3,6 +3,7 @@
     python tools/mutate_core.py                        the sample of every CI run: about 3 minutes
     python tools/mutate_core.py --sample 300 --seed 8  another, larger one
     python tools/mutate_core.py --all aggregation      every mutant of a module
+    python tools/mutate_core.py --since main           every mutant of the lines that changed since
 
 A mutant differs from the source in one place: a comparison, an operator, a constant, a negation, a
 statement or call left out, ``min`` for ``max``, ``and`` for ``or``, two arguments the other way
@@ -24,6 +25,7 @@ import re
 import resource
 import shutil
 import signal
+import subprocess
 import sys
 import tempfile
 import time
@@ -510,6 +512,24 @@ def sampled(mutants: list[Mutant], count: int, seed: int) -> list[Mutant]:
     return sorted(mutants, key=lot)[:count]
 
 
+def changed(mutants: list[Mutant], revision: str) -> list[Mutant]:
+    """Those in lines that the working tree has and a revision has not."""
+    command = ["git", "-C", str(ROOT), "diff", "--unified=0", revision, "--", "hybrid_gpu"]
+    text = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    lines, path = set(), ""
+    for line in text.splitlines():
+        if line.startswith("+++ "):
+            path = line.removeprefix("+++ b/")
+        elif hunk := re.match(r"@@ .* \+(\d+)(?:,(\d+))? @@", line):
+            first, count = int(hunk[1]), int(hunk[2] or 1)
+            lines |= {(path, number) for number in range(first, first + count)}
+    return [one for one in mutants if (_shown_path(one.module), one.line) in lines]
+
+
+def _shown_path(module: str) -> str:
+    return path_of(module).relative_to(ROOT).as_posix()
+
+
 def main() -> int:
     """Run a sample, or all of them, and print what became of each."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
@@ -517,6 +537,7 @@ def main() -> int:
     parser.add_argument("--sample", type=int, default=DEFAULT_SAMPLE, help="so many mutants")
     parser.add_argument("--seed", type=int, default=DEFAULT_SEED, help="which ones")
     parser.add_argument("--all", action="store_true", help="all of them")
+    parser.add_argument("--since", help="those of the lines that changed since a revision")
     parser.add_argument("--own", action="store_true", help="ask only the tests of its module")
     parser.add_argument("--list", action="store_true", help="print them, run nothing")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
@@ -527,7 +548,10 @@ def main() -> int:
     every = [one for module in asked.modules or MODULES for one in mutants_of(module)]
     # What is listed as equivalent is looked at again only when all are.
     unlisted = [mutant for mutant in every if mutant.key not in EQUIVALENT]
-    chosen = every if asked.all else sampled(unlisted, asked.sample, asked.seed)
+    if asked.since:
+        chosen = changed(unlisted, asked.since)
+    else:
+        chosen = every if asked.all else sampled(unlisted, asked.sample, asked.seed)
     if asked.list:
         for mutant in chosen:
             print(f"{mutant.module}:{mutant.line}: {mutant.key}")

@@ -10,9 +10,8 @@ items, one number per item.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Protocol, TypeAlias
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,9 +31,6 @@ from hybrid_gpu.validation import (
     shown,
 )
 
-CoarseSolve: TypeAlias = Callable[[Array], Array]
-"""Maps ``Z^T v`` (r, m) to ``E^-1 Z^T v``."""
-
 PRECISIONS = ("float32", "float16", "int8")
 
 # Rows that are widened at a time to multiply with eigenvectors of low precision.
@@ -44,6 +40,33 @@ _BLOCK = 256
 
 # In float64, with those that LAPACK takes.
 _ARRAYS_PER_INVERSE = 6
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class CoarseSolve:
+    """The inverse of ``E = Z^T (I - alpha W) Z``: called with ``Z^T v`` (r, m), gives E^-1 of it.
+
+    Attributes
+    ----------
+    together : float array of shape (s, s), or None
+        The inverse for the first s vectors; None if there are none that couple.
+    alone : float array of shape (r - s, 1)
+        The inverses for the others, each by itself.
+    norm : float
+        Not less than the largest eigenvalue of the inverse: how far it raises rounding.
+    """
+
+    together: Array | None
+    alone: Array
+    norm: float
+    backend: Backend
+
+    def __call__(self, coefficients: Array) -> Array:
+        if self.together is None:
+            return self.alone * coefficients
+        s = self.together.shape[0]
+        first = self.backend.matmul(self.together, coefficients[:s, :])
+        return self.backend.xp.concat([first, self.alone * coefficients[s:, :]])
 
 
 class Basis(Protocol):
@@ -157,7 +180,7 @@ class EigenBasis:
 
     def coarse_solve(self, alpha: float) -> CoarseSolve:
         inverse = _inverse_of(self.eigenvalues[:, None], alpha, self.backend)
-        return lambda coefficients: inverse * coefficients
+        return CoarseSolve(None, inverse, 1 / (1 - alpha), self.backend)
 
     def dense(self) -> Array:
         """The vectors in full precision."""
@@ -214,7 +237,7 @@ class GalerkinBasis:
     alone: Array
     adjacency: SparseMatrix
     backend: Backend
-    _solvers: dict[float, Array] = field(default_factory=dict)
+    _solvers: dict[float, CoarseSolve] = field(default_factory=dict)
 
     @property
     def invariant(self) -> bool:
@@ -252,41 +275,29 @@ class GalerkinBasis:
         return self.backend.subtract_spmm(signal, self.spread, both)
 
     def coarse_solve(self, alpha: float) -> CoarseSolve:
-        xp, s = self.backend.xp, self.coupling.shape[0]
-        inverse = self._solvers.get(alpha)
-        if inverse is None:
+        made = self._solvers.get(alpha)
+        if made is None:
             # Another thread may want another alpha meanwhile: what is kept need not be ours.
-            inverse = self._inverse(alpha)
+            made = self._coarse_solve(alpha)
             self._solvers.clear()
-            self._solvers[alpha] = inverse
-        rest = _inverse_of(self.alone, alpha, self.backend)
+            self._solvers[alpha] = made
+        return made
 
-        def solve(coefficients: Array) -> Array:
-            together = self.backend.matmul(inverse, coefficients[:s, :])
-            return xp.concat([together, rest * coefficients[s:, :]])
-
-        return solve
-
-    def _inverse(self, alpha: float) -> Array:
+    def _coarse_solve(self, alpha: float) -> CoarseSolve:
         """The inverse of E, or its pseudo-inverse where the vectors depend on each other."""
-        xp, host = self.backend.xp, self.backend.to_numpy
-        dtype = dtype_name(self.alone.dtype)
+        dtype, backend = dtype_name(self.alone.dtype), self.backend
         _check_memory(self.coupling.shape[0])
         # On the host in float64, once: E is small, and vectors that depend on each other must be
         # told from rounding.
-        small = -alpha * _on_host(self.coupling, self.backend)
+        small = -alpha * _on_host(self.coupling, backend)
         if self.gram is None:
             # Orthonormal vectors: E has no eigenvalue below 1 - alpha.
-            inverse = np.linalg.inv(np.eye(len(small)) + small)
-            return self.backend.asarray((inverse + inverse.T) / 2, dtype)
-        small += host(self.gram)
-        if len(small) == 0:
-            return self.backend.asarray(small, dtype)
-        values, vectors = np.linalg.eigh((small + small.T) / 2)
-        epsilon = float(xp.finfo(self.alone.dtype).eps)
-        kept = values > values[-1] * epsilon * values.size
-        inverse = (vectors[:, kept] / values[kept]) @ vectors[:, kept].T
-        return self.backend.asarray(inverse, dtype)
+            inverse, norm = np.linalg.inv(np.eye(len(small)) + small), 1 / (1 - alpha)
+        else:
+            epsilon = float(backend.xp.finfo(self.alone.dtype).eps)
+            inverse, norm = _pseudo_inverse(small + backend.to_numpy(self.gram), epsilon)
+        together = backend.asarray((inverse + inverse.T) / 2, dtype)
+        return CoarseSolve(together, _inverse_of(self.alone, alpha, backend), norm, backend)
 
     def _times(self, matrix: Any, dense: Array) -> Array:
         if hasattr(matrix, "indptr"):
@@ -636,6 +647,16 @@ def _on_host(matrix: Any, backend: Backend) -> HostArray:
 def host64(values: Array, backend: Backend) -> HostArray:
     """A small array on the host, in float64."""
     return backend.to_numpy(values).astype(np.float64)
+
+
+def _pseudo_inverse(matrix: HostArray, epsilon: float) -> tuple[HostArray, float]:
+    """The inverse of a symmetric matrix where it is not rounding, and its largest eigenvalue."""
+    if len(matrix) == 0:
+        return matrix, 0.0
+    values, vectors = np.linalg.eigh((matrix + matrix.T) / 2)
+    kept = values > values[-1] * epsilon * values.size
+    values, vectors = values[kept], vectors[:, kept]
+    return (vectors / values) @ vectors.T, 1 / float(values[0]) if values.size else 0.0
 
 
 def _inverse_of(eigenvalues: Array, alpha: float, backend: Backend) -> Array:

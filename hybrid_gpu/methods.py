@@ -13,7 +13,7 @@ from hybrid_gpu.expansion import Expansion, expanded
 from hybrid_gpu.filters import Filter, PageRank, gains
 from hybrid_gpu.graph import Layout, csr_from_sorted, normalized, row_numbers, submatrix
 from hybrid_gpu.neighbors import Neighbors
-from hybrid_gpu.observation import Observation, scatter
+from hybrid_gpu.observation import Observation, power_of_two, scatter
 from hybrid_gpu.solver import (
     Solution,
     Stopping,
@@ -75,13 +75,13 @@ class Batch:
         return xp.where(ids < 0, ids, xp.reshape(places, ids.shape))
 
     def scale(self) -> Array:
-        """The largest weight of each observation, float64 of shape (m, 1); 1 if it has none."""
+        """How large each observation is: a power of two, float64 of shape (m, 1)."""
         xp, weights = self.backend.xp, self.observation.weights
         largest = xp.max(xp.abs(xp.astype(weights, xp.float64)), axis=1, keepdims=True)
-        return xp.where(largest > 0, largest, xp.ones_like(largest))
+        return power_of_two(largest, xp)
 
     def scaled(self) -> Observation:
-        """The observations, the largest weight of each being 1."""
+        """The observations, the largest weight of each being 1 to 2."""
         # The square of a number below 1e-23 is zero in float32, and weights are powers of
         # similarities: those of 1e-7 already have squares that are.
         weights = self.backend.xp.astype(
@@ -242,7 +242,7 @@ def _fast_spectral_weighted(batch: Batch) -> Solution:
     xp = batch.backend.xp
     vectors = xp.take(batch.eigenvectors().dense(), batch.layout.places, axis=0)
     weight = xp.sqrt(xp.sum(vectors * vectors, axis=1, keepdims=True))
-    # Both parts are divided by the largest weight of the observation.
+    # Both parts are divided by the size of the observation.
     scale = batch.scale()
     root = xp.astype(scale.T ** (1 / batch.gamma), vectors.dtype)
     fallback = (xp.clip(batch.similarities().T, min=0) / root) ** batch.gamma

@@ -14,7 +14,7 @@ from hybrid_gpu.basis import Basis, CoarseSolve, host64
 from hybrid_gpu.errors import ConvergenceError
 from hybrid_gpu.filters import Expansion, Filter, PageRank, as_filter, expand, gains
 from hybrid_gpu.graph import Graph
-from hybrid_gpu.observation import Observation
+from hybrid_gpu.observation import Observation, power_of_two
 from hybrid_gpu.validation import (
     DTYPES,
     check_count,
@@ -41,13 +41,14 @@ _NARROWED_TO = 0.5
 # As often as rounding asks for: 1, 4 and 8 end at the same error, and 8 costs least.
 _STEPS_BETWEEN_PROJECTIONS = 8
 _STEPS_AT_MOST = 1000
+# Of these, for steps outside the span of a basis. The rest is for plain ones, should these not do.
+_DEFLATED_AT_MOST = 500
 # What a user may ask for: far beyond what rounding leaves anything to do for.
 _STEPS_ALLOWED = 100_000
 # A truncation error that no ranking notices.
 _TRUNCATION = 1e-5
-# Projected curvatures within so many roundings of the coarse solve are noise; but no more than so
-# much, or steps that are fine would be refused too.
-_CURVATURE_NOISE, _NOISE_AT_MOST = 4.0, 0.02
+# Projected curvatures within so many roundings of the coarse solve are noise.
+_CURVATURE_NOISE = 4.0
 # Roundings that a term of a Chebyshev series leaves behind, with room for long rows.
 _ROUNDINGS_PER_TERM = 8
 # The smallest 1 - alpha: beyond it, rounded weights may have an eigenvalue above 1 / alpha.
@@ -178,11 +179,10 @@ def diffuse(
 
 
 def _scaled(right_side: Array, backend: Backend) -> tuple[Array, Array]:
-    """Columns whose largest entry is 1, and what each was divided by."""
+    """Columns whose largest entry is 1 to 2, and what each was divided by."""
     # The square of a number below 1e-23 is zero in float32, and that of one above 1e19 infinite.
     xp = backend.xp
-    largest = xp.max(xp.abs(right_side), axis=0, keepdims=True)
-    scale = xp.where(largest > 0, largest, xp.ones_like(largest))
+    scale = power_of_two(xp.max(xp.abs(right_side), axis=0, keepdims=True), xp)
     return right_side / scale, scale
 
 
@@ -367,7 +367,7 @@ def hybrid_as_in_paper(
     right_side = (1 - alpha) * observation
     start = backend.column_dots(right_side, right_side)
     epsilon = float(xp.finfo(right_side.dtype).eps)
-    way = _Way(laplacian_without_basis, None, 1 - alpha, epsilon)
+    way = _Way(laplacian_without_basis, None, 1 - alpha)
     rest, taken = _descend(
         way,
         xp.zeros_like(right_side),
@@ -420,13 +420,18 @@ class _Coarse:
         xp, basis = self.backend.xp, self.basis
 
         def without_span(direction: Array) -> Product:
+            epsilon = float(xp.finfo(direction.dtype).eps)
             product = apply(direction)
             restricted = basis.restrict(product.values)
             coefficients = self.solve(restricted)
             values = basis.without_image(product.values, coefficients, self.alpha)
             # The span's share of p^T A p is a short sum over the coefficients.
             share = xp.sum(restricted * coefficients, axis=0, dtype=xp.float64)
-            return Product(values, product.curvature - share)
+            left = product.curvature - share
+            # What is left of two nearly equal numbers may be the rounding of the coarse solve.
+            size = xp.sum(restricted * restricted, axis=0, dtype=xp.float64)
+            noise = _CURVATURE_NOISE * epsilon * self.solve.norm * size
+            return Product(values, xp.where(left > noise, left, xp.zeros_like(left)))
 
         return without_span
 
@@ -461,7 +466,7 @@ def conjugate_gradients(
     if coarse is not None:
         solution, residual = coarse.correct(solution, residual)
     outside = coarse is not None and not coarse.basis.invariant
-    way = _Way(apply, coarse if outside else None, smallest, epsilon, judge)
+    way = _Way(apply, coarse if outside else None, smallest, judge)
     most = _STEPS_AT_MOST if stop.steps is None else stop.steps
     goal = (epsilon if stop.tolerance is None else stop.tolerance) ** 2 * start
     if stop.tolerance is None:
@@ -469,10 +474,11 @@ def conjugate_gradients(
         look = way.look(solution, right_side, backend)
         residuals = _relative(look.squared, start, xp)
         return Solution(look.solution, residuals, taken, converged=True)
-    solved = _solved(way, solution, residual, right_side, goal, most, backend)
+    first = _DEFLATED_AT_MOST if outside and stop.steps is None else most
+    solved = _solved(way, solution, residual, right_side, goal, first, backend)
     if outside and solved.steps < most and bool(xp.any(solved.squared > goal)):
         # Where rounding in the projection stops the steps, plain ones may still go on.
-        plain, before = _Way(apply, None, smallest, epsilon, judge), solved.steps
+        plain, before = _Way(apply, None, smallest, judge), solved.steps
         residual = plain.look(solved.values, right_side, backend).residual
         solved = _solved(plain, solved.values, residual, right_side, goal, most - before, backend)
         solved = replace(solved, steps=solved.steps + before)
@@ -484,32 +490,19 @@ def conjugate_gradients(
 class _Way:
     """How steps are taken.
 
-    ``kept_out`` is the basis whose span they stay out of, if there is one.
+    ``kept_out`` is the basis whose span they stay out of, if there is one; ``smallest`` a lower
+    bound of A's eigenvalues. A step by less curvature would be one by rounding alone, and run away
+    (20 rings of 70 items in float32: residual 1e-5 after 5 steps, 0.07 after 15).
     """
 
     apply: Operator
     kept_out: _Coarse | None
     smallest: float
-    epsilon: float
     judge: Judge | None = None
 
     @property
     def operator(self) -> Operator:
         return self.apply if self.kept_out is None else self.kept_out.projected(self.apply)
-
-    @property
-    def floor(self) -> float:
-        """The least curvature, relative to the direction's square, that is not rounding alone.
-
-        Eigenvalues of A, projected or not, are at least ``smallest``. The projected curvature is a
-        difference of nearly equal numbers where a column has converged: a step by it would run
-        away (20 rings of 70 items in float32: residual 1e-5 after 5 steps, 0.07 after 15).
-        """
-        if self.kept_out is None:
-            return self.smallest / 2
-        # The coarse solve raises rounding by up to the inverse of the smallest eigenvalue.
-        noise = min(_CURVATURE_NOISE * self.epsilon / self.smallest, _NOISE_AT_MOST)
-        return max(self.smallest / 2, noise)
 
     def look(self, solution: Array, right_side: Array, backend: Backend) -> _Look:
         """What the values really leave: the recurrence drifts from it by rounding."""
@@ -659,7 +652,7 @@ def _stepped(
     xp = backend.xp
     product = apply(walk.direction)
     wanting = walk.squared > walk.target
-    moving = wanting & (product.curvature > way.floor * walk.length)
+    moving = wanting & (product.curvature > way.smallest / 2 * walk.length)
     step = _safe_ratio(walk.squared, product.curvature, moving, xp)
     update = backend.cg_update(walk.solution, walk.residual, walk.direction, product.values, step)
     solution, residual, left = update.solution, update.residual, update.squared_norm
@@ -668,6 +661,11 @@ def _stepped(
         # grow without bound: left alone, errors of 1e-5 after 20 steps are 1 after 100.
         solution, residual = way.kept_out.correct(solution, residual)
         left = backend.column_dots(residual, residual)
+        # A direction that is no longer orthogonal to the residuals, as its length tells, has lost
+        # its way: the column begins anew.
+        length = backend.column_dots(walk.direction, walk.direction)
+        moving = moving & (length > 0.5 * walk.length) & (length < 2 * walk.length)
+        walk = replace(walk, length=length)
     # A column that could not move begins anew, with its residual for a direction; one that could
     # not even then is where rounding lets it get.
     ratio = _safe_ratio(left, walk.squared, moving, xp)

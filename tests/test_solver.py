@@ -583,6 +583,65 @@ def test_plain_steps_go_on_where_the_projection_stops_them(backend):
     assert found.report.residuals.max() <= 1e-3
 
 
+def uneven_path(n, weak):
+    """A path whose edges weigh 1 and little in turn: pairs that hardly know each other."""
+    weights = np.where(np.arange(n - 1) % 2, weak, 1.0)
+    return sparse.diags_array([weights, weights], offsets=[-1, 1]).tocsr()
+
+
+@pytest.mark.parametrize(
+    ("n", "weak", "alpha", "dtype"),
+    [(20, 1e-3, 0.9999, "float32"), (50, 1e-3, 0.9999, "float32"), (200, 1e-6, 1 - 1e-10, None)],
+)
+def test_modes_that_the_groups_miss_are_left_to_the_steps(backend, n, weak, alpha, dtype):
+    # Far more slow modes than groups: every step has little curvature, and none is rounding.
+    index = hg.build_index_from_graph(
+        uneven_path(n, weak), alpha=alpha, dtype=dtype or "float64", backend=backend
+    )
+    found = index.rerank([[0, 1, 2, 3], [9, 8, 11, 12]], [[0.9, 0.8, 0.7, 0.6]] * 2, k=n)
+    assert found.report.residuals.max() <= 3e-3
+    assert found.report.steps <= 60
+
+
+@pytest.mark.parametrize("kind", ["labels", "dense", "sparse"])
+@pytest.mark.parametrize(("alpha", "dtype"), [(1 - 1e-10, "float64"), (0.9999, "float32")])
+def test_a_poor_basis_of_the_users_own_stops_no_step(backend, rng, kind, alpha, dtype):
+    affinity = path(300)
+    basis = {
+        "labels": rng.integers(0, 20, 300),
+        "dense": rng.standard_normal((300, 8)),
+        "sparse": sparse.random_array((300, 8), density=0.1, rng=rng),
+    }[kind]
+    index = hg.build_index_from_graph(
+        affinity, alpha=alpha, basis=basis, dtype=dtype, backend=backend
+    )
+    found = index.rerank([[0, 1, 2, 3], [9, 8, 11, 12]], [[0.9, 0.8, 0.7, 0.6]] * 2, k=300)
+    assert found.report.residuals.max() <= 3e-3
+
+
+@pytest.mark.parametrize("n", [301, 600])
+def test_reported_residuals_are_those_of_the_scores_that_are_returned(backend, n):
+    # So rare a restart shows the rounding of a single multiplication of the scores.
+    alpha = 1 - 1e-6
+    affinity = path(n).tolil()
+    affinity[0, n - 1] = affinity[n - 1, 0] = 1
+    index = hg.build_index_from_graph(affinity.tocsr(), alpha=alpha, backend=backend)
+    items, values = np.array([[0, 1, 2, 3], [9, 90, 170, 290]]), np.array([[0.9, 0.8, 0.7, 0.6]])
+    found = index.rerank(items, np.repeat(values, 2, axis=0), k=n, accuracy=1e-2)
+    adjacency = index.graph.adjacency
+    stored = (adjacency.data, adjacency.indices, adjacency.indptr)
+    matrix = sparse.csr_array(tuple(backend.to_numpy(part).copy() for part in stored))
+    matrix = matrix.astype(np.float64)
+    for row in range(2):
+        observation = np.zeros(n)
+        observation[items[row]] = np.float64(values[0]) ** 3
+        scores = np.zeros(n)
+        scores[np.asarray(found.ids[row])] = np.asarray(found.scores[row], np.float64)
+        left = (1 - alpha) * observation - (scores - alpha * (matrix @ scores))
+        true = np.linalg.norm(left) / np.linalg.norm((1 - alpha) * observation)
+        assert true == pytest.approx(float(found.report.residuals[row]), rel=0.02)
+
+
 @pytest.mark.parametrize("scale", [1e-30, 1e-12, 1e13, 1e30])
 @pytest.mark.parametrize("filter", [hg.PageRank(ALPHA), hg.HeatKernel(3.0)])
 def test_scaled_observations_give_scaled_scores(backend, rng, dtype, filter, scale):

@@ -21,9 +21,9 @@ from hybrid_gpu.validation import (
     item_bytes,
 )
 
-# Weights whose largest lies beyond 2 to this power, or to its negative, are scaled: their sums and
-# their products with square roots shall stay within float32, whose range ends at 126.
-_LARGEST_EXPONENT = 60
+# Weights beyond 2 to this power, or below 2 to its negative, are scaled: sums of them shall stay
+# within float32, whose range ends at 126.
+_LARGEST_EXPONENT = 100
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -116,7 +116,7 @@ def reciprocal_graph(
     return _graph_of_edges(
         edges.rows,
         edges.columns,
-        _powers(edges.weights, gamma, xp),
+        _in_range(_powers(edges.weights, gamma, xp), xp),
         neighbors.ids.shape[0],
         dtype=check_dtype(dtype),
         backend=device,
@@ -341,10 +341,15 @@ def _powers(similarities: Array, gamma: float, xp: Any) -> Array:
 
 
 def _in_range(weights: Array, xp: Any) -> Array:
-    """Weights, over a power of two near the largest if this one is out of range."""
-    exponent = math.frexp(float(xp.max(weights)))[1] if weights.shape[0] else 0
-    if abs(exponent) <= _LARGEST_EXPONENT:
+    """Weights, over a power of two if float32 would not hold them or their sums."""
+    some = weights[weights > 0]
+    if some.shape[0] == 0:
         return weights
+    low, high = (math.frexp(float(end(some)))[1] for end in (xp.min, xp.max))
+    if -_LARGEST_EXPONENT <= low and high <= _LARGEST_EXPONENT:
+        return weights
+    # As many orders above 1 as below it, if the sums of the largest allow for that.
+    exponent = max((low + high) // 2, high - _LARGEST_EXPONENT)
     # In two steps: the inverse of the smallest numbers is infinite.
     half = exponent // 2
     return weights * 2.0**-half * 2.0 ** (half - exponent)

@@ -235,6 +235,17 @@ def test_scaling_an_affinity_changes_nothing(backend, rng, dtype, tolerance, fac
     np.testing.assert_allclose(others / others.max(), degrees / degrees.max(), rtol=tolerance)
 
 
+@pytest.mark.parametrize("factor", [1.0, 2.0**100, 2.0**-300])
+def test_components_whose_weights_are_far_apart_keep_their_edges(backend, dtype, factor):
+    weights = np.array([1e30, 1e15, 1.0, 1e-15, 1e-30]) * factor
+    pairs = sparse.block_diag([[[0, weight], [weight, 0]] for weight in weights])
+    graph = hg.graph_from_affinity(pairs.tocsr(), dtype=dtype, backend=backend)
+    whole = np.kron(np.eye(5), [[0, 1], [1, 0]])
+    np.testing.assert_allclose(dense(backend, graph.adjacency), whole, rtol=1e-6)
+    degrees = backend.to_numpy(graph.degrees).astype(np.float64)
+    np.testing.assert_allclose(degrees[::2] / degrees[4], weights / weights[2], rtol=1e-6)
+
+
 @pytest.mark.parametrize("gamma", [300.0, 3000.0])
 def test_a_large_exponent_leaves_what_the_ratios_of_weights_tell(backend, dtype, gamma):
     # A path whose two weights are 0.05 ** gamma, and half of that.

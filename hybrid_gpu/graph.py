@@ -346,7 +346,7 @@ def _in_range(weights: Array, xp: Any) -> Array:
     if some.shape[0] == 0:
         return weights
     low, high = (math.frexp(float(end(some)))[1] for end in (xp.min, xp.max))
-    if -_LARGEST_EXPONENT <= low and high <= _LARGEST_EXPONENT:
+    if low >= -_LARGEST_EXPONENT and high <= _LARGEST_EXPONENT:
         return weights
     # As many orders above 1 as below it, if the sums of the largest allow for that.
     exponent = max((low + high) // 2, high - _LARGEST_EXPONENT)

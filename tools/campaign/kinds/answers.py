@@ -348,7 +348,7 @@ def _asked(truth: _Truth, asked: _Questions, way: _Way) -> Iterator[str]:
             yield f"residual {np.max(told):.1e} after {report.steps} steps, for {report.accuracy}"
         if "steps" in way.options and told is not None:
             # Steps begin with what rounded eigenvectors leave of the slowest mode.
-            rounded = max((_ROUNDED.get(word, 0.0) for word in way.name.split()))
+            rounded = max(_ROUNDED.get(word, 0.0) for word in way.name.split())
             begin = 1 + rounded / (1 - truth.alpha)
             bound = begin * _few_steps_bound(truth.alpha, way.options["steps"]) + truth.slack
             if not np.max(told) <= bound:
@@ -548,7 +548,8 @@ def _batches(
     truth: _Truth, index: Any, asked: _Questions, rng: np.random.Generator
 ) -> Iterator[str]:
     """The same queries in batches of other widths."""
-    options = {"steps": 5} if rng.random() < 0.5 else {"rtol": min(1.0, max(1e-4, 10 * truth.slack))}
+    reachable = min(1.0, max(1e-4, 10 * truth.slack))
+    options = {"steps": 5} if rng.random() < 0.5 else {"rtol": reachable}
     found = []
     for batch in (int(rng.integers(1, 9)), int(rng.integers(9, 40)), _QUERIES):
         try:

@@ -20,6 +20,7 @@ from typing import IO, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from hybrid_gpu.backends.host_memory import available_host_bytes
 from hybrid_gpu.matlab_files import DamagedFileError, read_values, read_variables
 from hybrid_gpu.plain_pickle import PlainArray, read_plain_pickle
 
@@ -31,6 +32,8 @@ _HDF5_MAGIC = b"\x89HDF\r\n\x1a\n"
 _HEAD = 512 + len(_HDF5_MAGIC)
 # zlib cannot pack closer than this.
 _LARGEST_PACKING = 1040
+# Of a .npy file: that of a plain array takes 118 bytes.
+_LONGEST_HEADER = 10_000
 _MAT_NUMBERS = {"double", "single", "logical"} | {
     f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)
 }
@@ -289,6 +292,7 @@ def _from_npz(file: Path, name: str | None) -> NDArray[Any]:
         member = members[chosen]
         if not member.filename.endswith(".npy"):
             raise ValueError(f"{file}: {chosen!r} is not an array. Write one with numpy.savez.")
+        _check_member(file, member)
         with _damage_named(file), archive.open(member) as stream:
             _checked_dtype(stream, member.file_size, file)
         with _damage_named(file), archive.open(member) as stream:
@@ -308,6 +312,23 @@ def _members(archive: zipfile.ZipFile) -> dict[str, zipfile.ZipInfo]:
     return {one.filename.removesuffix(".npy"): one for one in archive.infolist()}
 
 
+def _check_member(file: Path, member: zipfile.ZipInfo) -> None:
+    """Refuse what a small file would unpack to without end."""
+    if member.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+        # NumPy writes no other kind, and bzip2 packs a million times.
+        raise ValueError(
+            f"{file}: packed in a way that NumPy does not use. Write it with numpy.savez."
+        )
+    size, available = member.file_size, available_host_bytes()
+    if size > _LARGEST_PACKING * max(member.compress_size, 1):
+        raise ValueError(f"{file}: damaged, {member.compress_size} bytes cannot hold {size}.")
+    if size > available:
+        raise MemoryError(
+            f"{file}: its array takes {size / 1e6:.0f} MB; {available / 1e6:.0f} MB are available. "
+            "Save it with numpy.save: .npy files are mapped, not read."
+        )
+
+
 def _checked_dtype(stream: IO[bytes], size: int, file: Path) -> np.dtype[Any] | None:
     """The type of an array whose header agrees with the bytes that are there; None if empty."""
     version = np.lib.format.read_magic(stream)
@@ -315,6 +336,12 @@ def _checked_dtype(stream: IO[bytes], size: int, file: Path) -> np.dtype[Any] | 
     if version[0] not in read:
         # Version 3 is for records whose fields have names beyond latin1: no array of numbers.
         raise ValueError(f"version {version[0]} of NumPy's format is not read")
+    # A header is read as a whole, before anybody looks at what it says.
+    width = 2 * version[0]
+    length = int.from_bytes(stream.read(width), "little")
+    if length > _LONGEST_HEADER:
+        raise ValueError(f"a header of {length} bytes")
+    stream.seek(-width, os.SEEK_CUR)
     shape, _, dtype = read[version[0]](stream)
     if dtype.hasobject:
         raise _Refused(

@@ -86,7 +86,8 @@ def build_index(
         little beside the largest for the dtype, which exponents of hundreds may do.
     alpha
         Restart parameter of diffusion, in [0, 1); ``1 - alpha`` at least 1e-6 in float32, 1e-13 in
-        float64, whose rounding hides a rarer restart.
+        float64, whose rounding hides a rarer restart. Within a hundred times of that, rounding can
+        keep a query from the accuracy asked for; the report tells.
     basis
         What the solver deflates. ``"aggregate"``: groups of items, cheap to make and to keep.
         ``"eigen"``: leading eigenvectors, which the methods of the paper need. ``"sparse-eigen"``:

@@ -334,9 +334,17 @@ def _open(path: Path, flags: int) -> int:
         if fault.errno in (errno.ELOOP, errno.EISDIR, errno.ENXIO):
             raise IndexFileError(f"{path}: not a plain file. Nothing was changed.") from fault
         raise
-    if not stat.S_ISREG(os.fstat(descriptor).st_mode) or (not _NO_FOLLOW and path.is_symlink()):
+    status = os.fstat(descriptor)
+    if not stat.S_ISREG(status.st_mode) or (not _NO_FOLLOW and path.is_symlink()):
         os.close(descriptor)
         raise IndexFileError(f"{path}: not a plain file. Nothing was changed.")
+    if status.st_nlink > 1:
+        # Two folders would take each other's marks off the list.
+        os.close(descriptor)
+        raise IndexFileError(
+            f"{path}: a hard link that another folder has too, as cp -l makes it. Nothing was "
+            "changed. Remove it here, or copy the folder without links."
+        )
     return descriptor
 
 

@@ -79,10 +79,8 @@ class RunLog:
 
 
 def _begin(folder: Path, header: Mapping[str, Any]) -> None:
-    temporary = folder / f"{_HEADER}.tmp"
-    if folder.exists():
-        if not folder.is_dir() or any(one != temporary for one in folder.iterdir()):
-            raise ValueError(f"{folder}: holds other things; choose a new or empty folder.")
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise ValueError(f"{folder}: holds other things; choose a new or empty folder.")
     folder.mkdir(parents=True, exist_ok=True)
     _put_header(folder, header)
     (folder / WORK).mkdir()

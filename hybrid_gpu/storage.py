@@ -432,7 +432,10 @@ def _read_arrays(folder: Path, header: Mapping[str, Any], verify: bool) -> dict[
                 )
             if verify and file_checksum(file, path, head.offset, size) != entry["checksum"]:
                 raise IndexFileError(f"{path}: damaged, its checksum does not match.")
-            arrays[name] = mapped_array(file, head)
+            try:
+                arrays[name] = mapped_array(file, head)
+            except OSError as fault:  # too many maps or files of this process
+                raise IndexFileError(f"{path}: cannot be mapped ({fault.strerror}).") from fault
     return arrays
 
 

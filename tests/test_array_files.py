@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import json
 import os
 import pickle
+import zipfile
 
 import numpy as np
 import pytest
 import scipy.io
 import scipy.sparse
 
+from hybrid_gpu import array_files
 from hybrid_gpu.array_files import array_names, by_rows, load_array, load_ground_truth
 
 IMAGES = ("a", "b", "c", "d", "e")
@@ -86,6 +89,37 @@ def test_names_of_archives_and_of_plain_arrays(tmp_path):
     np.save(tmp_path / "a.npy", np.ones(2))
     assert array_names(tmp_path / "a.npz") == ("X", "Q")
     assert array_names(tmp_path / "a.npy") == ()
+
+
+def npz(path, content, packing=zipfile.ZIP_DEFLATED):
+    with zipfile.ZipFile(path, "w", packing) as archive:
+        archive.writestr("x.npy", content)
+    return path
+
+
+def plain_npy(array):
+    stream = io.BytesIO()
+    np.save(stream, array)
+    return stream.getvalue()
+
+
+def test_archives_that_unpack_to_far_more_than_they_are_are_refused(tmp_path, monkeypatch):
+    zeros = plain_npy(np.zeros((50, 40)))
+    assert load_array(npz(tmp_path / "plain.npz", zeros)).shape == (50, 40)
+    odd = npz(tmp_path / "odd.npz", zeros, zipfile.ZIP_BZIP2)
+    with pytest.raises(ValueError, match=r"odd\.npz: packed in a way"):
+        load_array(odd)
+    # A header of a gigabyte would be unpacked before anybody reads its length.
+    length = (1 << 30).to_bytes(4, "little")
+    long = npz(tmp_path / "long.npz", b"\x93NUMPY\x02\x00" + length + b" " * 5000)
+    with pytest.raises(ValueError, match=r"long\.npz: damaged.*header of 1073741824 bytes"):
+        load_array(long)
+    monkeypatch.setattr(array_files, "available_host_bytes", lambda: 10_000)
+    with pytest.raises(MemoryError, match=r"plain\.npz: its array takes"):
+        load_array(tmp_path / "plain.npz")
+    monkeypatch.setattr(array_files, "_LARGEST_PACKING", 2)
+    with pytest.raises(ValueError, match=r"plain\.npz: damaged, \d+ bytes cannot hold"):
+        load_array(tmp_path / "plain.npz")
 
 
 @pytest.mark.parametrize(

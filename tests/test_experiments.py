@@ -197,6 +197,13 @@ def test_a_run_that_was_killed_in_its_first_save_goes_on(finished, folder, part)
     same_answers(resumed, finished[0])
 
 
+def test_what_looks_like_a_header_on_its_way_is_not_written_over(tmp_path):
+    (tmp_path / "run.json.tmp").write_text("mine")
+    with pytest.raises(ValueError, match="holds other things"):
+        run_experiments(benchmark(), tmp_path, settings=SMALL, backend="numpy")
+    assert (tmp_path / "run.json.tmp").read_text() == "mine"
+
+
 def test_a_damaged_header_is_told(folder):
     (folder / "run.json").write_text("{")
     with pytest.raises(ValueError, match=r"run\.json: damaged"):

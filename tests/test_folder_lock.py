@@ -301,3 +301,17 @@ def test_a_link_that_leads_nowhere_is_no_folder(tmp_path):
     (tmp_path / "link").symlink_to(tmp_path / "nowhere")
     with pytest.raises(hg.IndexFileError, match="leads nowhere"):
         folder_lock.refuse_strangers(tmp_path / "link", nothing)
+
+
+def test_a_lock_file_that_two_folders_share_is_refused(tmp_path):
+    first, copy = tmp_path / "first", tmp_path / "copy"
+    with own(first):
+        pass
+    copy.mkdir()
+    os.link(first / LOCK, copy / LOCK)
+    for folder in (first, copy):
+        with pytest.raises(hg.IndexFileError, match=r"hard link.*cp -l"), own(folder):
+            pass
+    (copy / LOCK).unlink()
+    with own(first), own(copy):
+        pass

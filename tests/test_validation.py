@@ -201,6 +201,13 @@ def test_odd_arguments_of_a_search_are_refused_by_name(backend, name):
                 hg.diffuse(graph, seen, backend=backend, **{name: value})
 
 
+LISTS = np.array([[1], [0]]), np.array([[0.5], [0.5]])
+
+
+def spectrum():
+    return hg.leading_eigenpairs(hg.graph_from_affinity(path(9), backend="numpy"), rank=2)
+
+
 @pytest.mark.parametrize(
     ("call", "told"),
     [
@@ -220,6 +227,14 @@ def test_odd_arguments_of_a_search_are_refused_by_name(backend, name):
         (lambda graph: hg.diffuse(graph, [1.0]), "observation must be an Observation"),
         (lambda graph: hg.diffuse(graph, graph.degrees, basis="eigen"), "basis must be a basis"),
         (lambda graph: hg.aggregate(3, groups=2), "graph must be of type Graph"),
+        (lambda graph: hg.aggregate_basis(3, np.zeros(9, int)), "graph must be of type Graph"),
+        (lambda graph: hg.given_basis(3, np.eye(9)), "graph must be of type Graph"),
+        (lambda graph: hg.sparse_eigen_basis(np.eye(9), 3), "graph must be of type Graph"),
+        (lambda graph: hg.eigen_basis(spectrum(), 3), "graph must be of type Graph"),
+        (lambda graph: hg.build_index(np.eye(3), neighbors=2, basis="x"), "basis must be one of"),
+        (lambda graph: hg.build_index_from_graph(path(9), basis="x"), "basis must be one of"),
+        (lambda graph: hg.build_index_from_neighbors(*LISTS, basis="x"), "basis must be one of"),
+        (lambda graph: hg.build_index_from_neighbors(*LISTS, keep_neighbors=3), "keep_neighbors"),
         (lambda graph: hg.given_basis(graph, [[1.0]]), "basis must be an array"),
         (lambda graph: hg.given_basis(graph, np.array([["a"]])), "basis must be an array"),
         (lambda graph: hg.sparse_eigen_basis(graph.degrees, graph), "eigenvectors must have shape"),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 from hybrid_gpu.cli import demo, indexes, machine, measures, paper, searches
 from hybrid_gpu.cli.common import app
 
@@ -27,4 +29,7 @@ for _command in _COMMANDS:
 
 def main() -> None:
     """Run the command."""
-    app(prog_name="hybrid-gpu")
+    try:
+        app(prog_name="hybrid-gpu")
+    except OSError as fault:  # --help and --version are answered before any command
+        sys.exit(f"error: {fault.strerror}.")

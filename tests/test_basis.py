@@ -39,8 +39,12 @@ def check_operations(backend, basis, graph, vectors, rng, dtype, loose):
     given = backend.asarray(signal.copy()), backend.asarray(coefficients)
     close(basis.without_image(*given, 0.9), signal - image)
     small = vectors.T @ (vectors - 0.9 * adjacency @ vectors)
-    solved = basis.coarse_solve(0.9)(backend.asarray((small @ coefficients).astype(dtype)))
-    close(solved, coefficients)
+    solve = basis.coarse_solve(0.9)
+    close(solve(backend.asarray((small @ coefficients).astype(dtype))), coefficients)
+    largest = 1 / np.linalg.eigvalsh(small)[0]
+    assert (
+        largest * (1 - 10 * loose) <= solve.norm <= max(largest, 1 / (1 - 0.9)) * (1 + 10 * loose)
+    )
 
 
 def test_eigenvectors_as_a_basis(backend, rng, dtype):

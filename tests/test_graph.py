@@ -263,7 +263,9 @@ def test_a_large_exponent_leaves_what_the_ratios_of_weights_tell(backend, dtype,
 
 
 def test_items_that_an_exponent_leaves_without_an_edge_are_told_of(backend, dtype):
-    ids, similarities = [[1], [0], [3], [2]], [[0.9], [0.9], [0.2], [0.2]]
-    with pytest.warns(UserWarning, match=r"2 of 4 items are left without an edge.*smaller gamma"):
+    # Beside the first pair, the second weighs 2 ** -130, and the last nothing in any precision.
+    ids = [[1], [0], [3], [2], [5], [4]]
+    similarities = np.repeat([[0.9], [0.9 * 2**-0.13], [0.2]], 2, axis=0)
+    with pytest.warns(UserWarning, match=r"2 of 6 items are left without an edge.*smaller gamma"):
         graph = graph_of_lists(backend, ids, similarities, gamma=1000.0, dtype=dtype)
-    assert (graph.edges, graph.isolated) == (1, 2)
+    assert (graph.edges, graph.isolated) == (2, 2)

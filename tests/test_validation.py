@@ -205,7 +205,8 @@ LISTS = np.array([[1], [0]]), np.array([[0.5], [0.5]])
 
 
 def spectrum():
-    return hg.leading_eigenpairs(hg.graph_from_affinity(path(9), backend="numpy"), rank=2)
+    graph = hg.graph_from_affinity(path(9), backend="numpy")
+    return hg.leading_eigenpairs(graph, rank=2, backend="numpy")
 
 
 @pytest.mark.parametrize(

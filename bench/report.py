@@ -5,7 +5,7 @@
 A table stands between ``<!-- table: QUESTION -->`` and ``<!-- end -->``; the newest run of that
 question fills it. ``<!-- table: QUESTION steps=5 -->`` takes only the rows in which steps is 5, and
 ``<!-- table: paper_experiments.table-1 -->`` a table of the paper; ``<!-- table: campaign -->``
-adds up the lines of the newest campaign. The paper's figures go to ``docs/figures``.
+adds up the lines of the newest campaign of each kind. The paper's figures go to ``docs/figures``.
 """
 
 from __future__ import annotations
@@ -70,14 +70,14 @@ def filled(text: str) -> str:
 
 
 def campaign() -> str:
-    """What the newest campaign tried, kind by kind, and every failure of it."""
+    """What the newest campaign of each kind tried, and every failure of it."""
     lines = all_of("campaign")
-    commit = lines[-1]["commit"]
+    newest = {line["kind"]: line["commit"] for line in lines}
     kinds: dict[str, list[dict[str, Any]]] = {}
     for line in lines:
-        if line["commit"] == commit:
+        if line["commit"] == newest[line["kind"]]:
             kinds.setdefault(line["kind"], []).append(line)
-    table = ["| kind | what is promised | tried | failed |", "|---|---|---:|---:|"]
+    table = ["| kind | what is promised | tried | failed | commit |", "|---|---|---:|---:|---|"]
     failed = []
     for name, parts in kinds.items():
         tried = f"{sum(part['tried'] for part in parts):,} {parts[0]['unit']}"
@@ -89,12 +89,12 @@ def campaign() -> str:
         count = "" if skipped else f"{len(failures):,}"
         table.append(
             f"| `{name}` | {parts[0]['promise']} | {(skipped and f'skipped: {skipped}') or tried} "
-            f"| {count} |"
+            f"| {count} | {newest[name]} |"
         )
     minutes = sum(line["seconds"] for parts in kinds.values() for line in parts) / 60
     source = (
-        f"<sub>`python tools/campaign --long` at {commit}, {lines[-1]['date'][:10]}, "
-        f"{minutes:.0f} minutes.</sub>"
+        f"<sub>`python tools/campaign --long`, {lines[-1]['date'][:10]}, {minutes:.0f} minutes."
+        "</sub>"
     )
     return "\n".join([*table, "", *failed, *([""] if failed else []), source, ""])
 

@@ -320,8 +320,10 @@ def _check_member(file: Path, member: zipfile.ZipInfo) -> None:
             f"{file}: packed in a way that NumPy does not use. Write it with numpy.savez."
         )
     size, available = member.file_size, available_host_bytes()
-    if size > _LARGEST_PACKING * max(member.compress_size, 1):
-        raise ValueError(f"{file}: damaged, {member.compress_size} bytes cannot hold {size}.")
+    # What the archive says of its own size may be damaged, too.
+    packed = min(member.compress_size, file.stat().st_size)
+    if size > _LARGEST_PACKING * max(packed, 1):
+        raise ValueError(f"{file}: damaged, {packed} bytes cannot hold {size}.")
     if size > available:
         raise MemoryError(
             f"{file}: its array takes {size / 1e6:.0f} MB; {available / 1e6:.0f} MB are available. "

@@ -389,10 +389,10 @@ def _hits_of_classes(
 ) -> Iterator[tuple[NDArray[np.bool_], int]]:
     """Which results of each query have its label, and how many items have it."""
     classes, wanted = _on_host(labels, "labels"), _on_host(query_labels, "query_labels")
-    if classes.ndim != 1 or wanted.shape != (len(ranking),):
+    if classes.ndim != 1 or not classes.size or wanted.shape != (len(ranking),):
         raise ValueError(
-            f"labels must be (n,) and query_labels ({len(ranking)},); got {classes.shape} and "
-            f"{wanted.shape}."
+            f"labels must be (n,) with n at least 1, and query_labels ({len(ranking)},); got "
+            f"{classes.shape} and {wanted.shape}."
         )
     if ranking.max() >= classes.size:
         raise ValueError(

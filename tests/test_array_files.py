@@ -114,7 +114,14 @@ def test_archives_that_unpack_to_far_more_than_they_are_are_refused(tmp_path, mo
     long = npz(tmp_path / "long.npz", b"\x93NUMPY\x02\x00" + length + b" " * 5000)
     with pytest.raises(ValueError, match=r"long\.npz: damaged.*header of 1073741824 bytes"):
         load_array(long)
+    # Both sizes of the member, as the archive tells them.
+    told = bytearray((tmp_path / "plain.npz").read_bytes())
+    place = told.rindex(b"PK\x01\x02") + 20
+    told[place : place + 8] = 2 * (1 << 30).to_bytes(4, "little")
+    (tmp_path / "told.npz").write_bytes(told)
     monkeypatch.setattr(array_files, "available_host_bytes", lambda: 10_000)
+    with pytest.raises(ValueError, match=r"told\.npz: damaged, \d+ bytes cannot hold 1073741824"):
+        load_array(tmp_path / "told.npz")
     with pytest.raises(MemoryError, match=r"plain\.npz: its array takes"):
         load_array(tmp_path / "plain.npz")
     monkeypatch.setattr(array_files, "_LARGEST_PACKING", 2)

@@ -396,3 +396,8 @@ def test_a_query_of_which_nothing_is_known_is_left_out():
 def test_one_ignored_item_that_is_none_is_refused(ignore):
     with pytest.raises(ValueError, match="ignore must"):
         evaluation.mean_average_precision([[0, 1, 2], [2, 1, 0]], [0, 0, 1], [0, 0], ignore=ignore)
+
+
+def test_labels_of_no_items_are_refused():
+    with pytest.raises(ValueError, match=r"labels must be \(n,\) with n at least 1"):
+        evaluation.mean_average_precision(np.full((2, 3), -1), np.zeros(0, int), np.array([1, 2]))

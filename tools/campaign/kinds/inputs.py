@@ -317,7 +317,10 @@ def _twisted(call: _Call, rng: np.random.Generator) -> _Odd:
             except (TypeError, ValueError, OverflowError):
                 arguments[name] = None
         done.append(f"{name} twisted by {number}")
-    return _Odd(arguments, same, bool(refused), f"{call.name}({', '.join(done)})")
+    # What stands beside an id of -1 is not looked at, and other ids may be all -1.
+    untouched = arguments.get("ids") is call.arrays.get("ids")
+    certain = "ids" in refused or (bool(refused) and untouched)
+    return _Odd(arguments, same, certain, f"{call.name}({', '.join(done)})")
 
 
 def _fault(call: _Call, expected: Any, rng: np.random.Generator) -> Failure | None:

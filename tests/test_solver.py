@@ -619,6 +619,18 @@ def test_a_poor_basis_of_the_users_own_stops_no_step(backend, rng, kind, alpha, 
     assert found.report.residuals.max() <= 3e-3
 
 
+def test_a_basis_without_the_slow_mode_costs_no_steps(backend, rng):
+    # Three eigenvalues, so a few steps do. The small matrix is well conditioned, however rare the
+    # restart: what is left of the curvature is small, and no rounding.
+    ends = np.concatenate([np.zeros(199, int), np.arange(1, 200)])
+    star = sparse.csr_array((np.ones(398), (ends, np.roll(ends, 199))))
+    basis = sparse.random_array((200, 8), density=0.1, rng=rng)
+    index = hg.build_index_from_graph(star, alpha=0.9999, basis=basis, backend=backend)
+    found = index.rerank([[0, 1, 2, 3]], [[0.9, 0.8, 0.7, 0.6]], k=200)
+    assert found.report.residuals.max() <= 3e-3
+    assert found.report.steps <= 20
+
+
 @pytest.mark.parametrize("n", [301, 600])
 def test_reported_residuals_are_those_of_the_scores_that_are_returned(backend, n):
     # So rare a restart shows the rounding of a single multiplication of the scores.

@@ -4,9 +4,8 @@
 
 Fashion-MNIST, all 70,000 pictures as the database, 50 neighbors, alpha 0.99. Queries are a seeded
 sample of the items, each observed through its five nearest neighbors. For every method and number
-of steps, and as a search comes by default: top-100 agreement with the exact ranking, relative error,
-time per query; for every basis:
-bytes and seconds to build. "Exact" is conjugate gradients in float64 to a residual of 1e-10.
+of steps, and as a search comes by default: top-100 agreement with the exact ranking, relative
+error, time per query; for every basis: bytes and seconds to build. "Exact" is conjugate gradients in float64 to a residual of 1e-10.
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ from scipy.sparse.linalg import cg
 
 import hybrid_gpu as hg
 from hybrid_gpu import reference
-from hybrid_gpu.building import index_of_graph
+from hybrid_gpu.index.build import index_of_graph
 
 TOP = 100
 CORES = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

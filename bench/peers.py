@@ -42,8 +42,9 @@ from peer_solvers import CORES, TOP, Problem, Solver, Way, ways
 from scipy.sparse.csgraph import connected_components
 
 import hybrid_gpu as hg
-from hybrid_gpu import datasets, evaluation
-from hybrid_gpu.building import index_of_graph
+from hybrid_gpu import evaluation
+from hybrid_gpu.index.build import index_of_graph
+from hybrid_gpu.lab import datasets
 
 NEIGHBORS = 50
 OBSERVED = 5

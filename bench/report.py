@@ -16,10 +16,10 @@ from typing import Any
 
 from common import all_of, cell, newest
 
-from hybrid_gpu.charts import drawn
-from hybrid_gpu.experiments import Run
-from hybrid_gpu.figures import sections_of
-from hybrid_gpu.report import Section
+from hybrid_gpu.lab.charts import drawn
+from hybrid_gpu.lab.experiments import Run
+from hybrid_gpu.lab.figures import sections_of
+from hybrid_gpu.lab.report import Section
 
 ROOT = Path(__file__).parent.parent
 FIGURES = ROOT / "docs" / "figures"

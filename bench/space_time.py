@@ -5,7 +5,8 @@
 Fashion-MNIST, all 70,000 pictures as the database, 50 neighbors, alpha 0.99. Queries are a seeded
 sample of the items, each observed through its five nearest neighbors. For every method and number
 of steps, and as a search comes by default: top-100 agreement with the exact ranking, relative
-error, time per query; for every basis: bytes and seconds to build. "Exact" is conjugate gradients in float64 to a residual of 1e-10.
+error, time per query; for every basis: bytes and seconds to build. "Exact" is
+conjugate gradients in float64 to a residual of 1e-10.
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ import typer
 from common import record, scores_by_item, show
 
 import hybrid_gpu as hg
-from hybrid_gpu import datasets, evaluation
+from hybrid_gpu import evaluation
+from hybrid_gpu.lab import datasets
 
 # "default" is what a user gets who names no steps: an accuracy for hybrid, steps for the others.
 STEPS: tuple[int | str, ...] = ("default", 1, 2, 3, 5, 10, 20)

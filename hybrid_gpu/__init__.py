@@ -1,9 +1,8 @@
 """Re-rank the results of vector search by diffusion on a k-NN graph, on GPUs and on laptops."""
 
 from hybrid_gpu import evaluation
-from hybrid_gpu.aggregation import Aggregation, aggregate
 from hybrid_gpu.backends import backend_of, select_backend
-from hybrid_gpu.basis import (
+from hybrid_gpu.diffusion.basis import (
     EigenBasis,
     GalerkinBasis,
     aggregate_basis,
@@ -11,21 +10,7 @@ from hybrid_gpu.basis import (
     given_basis,
     sparse_eigen_basis,
 )
-from hybrid_gpu.building import (
-    build_index,
-    build_index_from_graph,
-    build_index_from_neighbors,
-    with_basis,
-)
-from hybrid_gpu.errors import (
-    BackendUnavailableError,
-    ConvergenceError,
-    DeviceMismatchError,
-    HybridGpuError,
-    IndexFileError,
-)
-from hybrid_gpu.expansion import Expansion, augment_database
-from hybrid_gpu.filters import (
+from hybrid_gpu.diffusion.filters import (
     HeatKernel,
     PageRank,
     Polynomial,
@@ -33,17 +18,32 @@ from hybrid_gpu.filters import (
     error_bound,
     error_bounds,
 )
-from hybrid_gpu.graph import Graph, graph_from_affinity, reciprocal_graph
-from hybrid_gpu.index import DiffusionIndex
-from hybrid_gpu.methods import METHODS
-from hybrid_gpu.neighbors import Neighbors, nearest_neighbors
-from hybrid_gpu.observation import Observation, observe
-from hybrid_gpu.plan import Plan, plan, predicted_bytes
-from hybrid_gpu.precompute import estimate_precompute
-from hybrid_gpu.ranking import Ranking, top_items
-from hybrid_gpu.solver import Solution, diffuse
-from hybrid_gpu.spectrum import Spectrum, leading_eigenpairs
-from hybrid_gpu.storage import load_index
+from hybrid_gpu.diffusion.observation import Observation, observe
+from hybrid_gpu.diffusion.solver import Solution, diffuse
+from hybrid_gpu.diffusion.spectrum import Spectrum, leading_eigenpairs
+from hybrid_gpu.errors import (
+    BackendUnavailableError,
+    ConvergenceError,
+    DeviceMismatchError,
+    HybridGpuError,
+    IndexFileError,
+)
+from hybrid_gpu.graph.affinity import Graph, graph_from_affinity, reciprocal_graph
+from hybrid_gpu.graph.aggregation import Aggregation, aggregate
+from hybrid_gpu.graph.neighbors import Neighbors, nearest_neighbors
+from hybrid_gpu.index.build import (
+    build_index,
+    build_index_from_graph,
+    build_index_from_neighbors,
+    with_basis,
+)
+from hybrid_gpu.index.diffusion_index import DiffusionIndex
+from hybrid_gpu.index.plan import Plan, plan, predicted_bytes
+from hybrid_gpu.index.precompute import estimate_precompute
+from hybrid_gpu.index.storage import load_index
+from hybrid_gpu.ranking.methods import METHODS
+from hybrid_gpu.ranking.query_expansion import Expansion, augment_database
+from hybrid_gpu.ranking.top_items import Ranking, top_items
 
 __version__ = "0.1.0"
 

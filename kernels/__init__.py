@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 from importlib.resources import files
+from typing import Any
 
 
 def names() -> tuple[str, ...]:
     """The kernel files that come with the package, without their ending."""
     return tuple(
-        sorted(one.name[:-3] for one in files(__name__).iterdir() if one.name.endswith(".cu"))
+        sorted(file.name[:-3] for file in _folder().iterdir() if file.name.endswith(".cu"))
     )
 
 
 def source(name: str) -> str:
     """The text of one kernel file."""
-    return files(__name__).joinpath(f"{name}.cu").read_text(encoding="utf-8")
+    return _folder().joinpath(f"{name}.cu").read_text(encoding="utf-8")
+
+
+def _folder() -> Any:
+    return files(__name__) / "cuda"
 
 
 def tile_block(m: int) -> tuple[int, int]:

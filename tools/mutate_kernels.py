@@ -4,7 +4,7 @@
 
 Every ``__syncthreads()`` is taken out in turn; every ``<``, ``<=``, ``>`` and ``>=`` is shifted by
 one; every ``+ 1``, ``- 1`` and ``+ threadIdx`` is left out; and every loop that begins at 0 or 1
-begins one later or earlier. ``tests/test_kernels.py`` runs on the changed source, float and int
+begins one later or earlier. ``tests/backends/test_kernels.py`` runs on the changed source, float and int
 only, until a test fails, or the process crashes or hangs. Exits with 1 if a mutant survives that is
 not in ``EQUIVALENT``, which says for each of its entries why no test can tell it from the original.
 
@@ -27,7 +27,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-KERNELS = ROOT / "kernels"
+KERNELS = ROOT / "kernels" / "cuda"
 
 MUTATIONS = (
     ("no barrier", r"__syncthreads\(\);", ";"),
@@ -126,7 +126,13 @@ def outcome(file: str, source: str | None, folder: Path, timeout: float) -> str:
         "OPENBLAS_NUM_THREADS": "1",
     }
     command = [sys.executable, "-m", "pytest", "-x", "-q", "--noconftest", "--tb=line"]
-    command += ["-p", "no:cacheprovider", "-k", f"test_{file}", str(ROOT / "tests/test_kernels.py")]
+    command += [
+        "-p",
+        "no:cacheprovider",
+        "-k",
+        f"test_{file}",
+        str(ROOT / "tests" / "backends" / "test_kernels.py"),
+    ]
     try:
         done = subprocess.run(
             command, env=environment, capture_output=True, text=True, timeout=timeout, cwd=ROOT

@@ -26,7 +26,7 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
-KERNELS = Path(__file__).resolve().parent.parent / "kernels"
+KERNELS = Path(__file__).resolve().parent.parent / "kernels" / "cuda"
 ARCHITECTURES = (75, 80, 86, 89, 90, 100, 120)
 PTXAS_ARCHITECTURES = (80, 90)
 # What CuPy 14 passes to NVRTC for a RawModule.

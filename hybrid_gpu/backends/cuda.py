@@ -13,7 +13,7 @@ import cupy
 import numpy as np
 
 from hybrid_gpu import kernels  # type: ignore[attr-defined]  # stands beside, see pyproject
-from hybrid_gpu.backends.protocol import Array, Product, SparseMatrix, TopK, Update
+from hybrid_gpu.backends.protocol import Array, Numbering, Product, SparseMatrix, TopK, Update
 
 # What the top_k kernel can do: results per row, and items.
 LARGEST_K = 2048
@@ -102,7 +102,7 @@ def cg_direction(residual: Array, direction: Array, ratio: Array) -> Array:
     return direction
 
 
-def top_k(scores: Array, k: int) -> TopK:
+def top_k(scores: Array, k: int, numbering: Numbering | None) -> TopK:
     """The k best of each row of scores (m, n), which may be a transposed view."""
     m, n = scores.shape
     best = cupy.empty((m, k), scores.dtype)
@@ -116,6 +116,7 @@ def top_k(scores: Array, k: int) -> TopK:
         scores,
         np.int64(row_stride),
         np.int64(item_stride),
+        None if numbering is None else numbering.places,
         best,
         ids,
     )

@@ -24,6 +24,7 @@ from hybrid_gpu.backends.protocol import (
     Edges,
     Eigenpairs,
     HostArray,
+    Numbering,
     Product,
     SparseMatrix,
     TopK,
@@ -34,6 +35,8 @@ from hybrid_gpu.errors import BackendUnavailableError, DeviceMismatchError
 # DLPack's numbers for memory of a CUDA device: kDLCUDA and kDLCUDAManaged.
 _CUDA_DEVICES = (2, 13)
 ENGINES = ("own", "cusparse")
+# Entries of a list that are placed one by one; longer lists are sorted first.
+_PLACED_ONE_BY_ONE = 64
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -126,11 +129,24 @@ class CupyBackend(GenericBackend):
             order = cupy.argsort(rows * n + columns)
             return Edges(rows[order], columns[order], weights[order])
 
-    def top_k(self, scores: Array, k: int) -> TopK:
+    def top_k(self, scores: Array, k: int, numbering: Numbering | None = None) -> TopK:
         with self.device:
             if k > cuda.LARGEST_K or scores.shape[1] > cuda.LARGEST_N:
-                return super().top_k(scores, k)
-            return cuda.top_k(scores, k)
+                return super().top_k(scores, k, numbering)
+            return cuda.top_k(scores, k, numbering)
+
+    def place(self, ids: Array, values: Array, n: int) -> Array:
+        with self.device:
+            m, q = ids.shape
+            if q > _PLACED_ONE_BY_ONE:
+                return super().place(ids, values, n)
+            # Each pass has one entry of every query: no two of them meet, as atomic sums would, in
+            # an order that changes from run to run. One row more takes the entries of no item.
+            result, columns = cupy.zeros((n + 1, m), values.dtype), cupy.arange(m)
+            rows = cupy.where(ids < 0, n, ids)
+            for number in range(q):
+                result[rows[:, number], columns] += values[:, number]
+            return result[:n, :]
 
     def laplacian_step(self, matrix: SparseMatrix, direction: Array, alpha: float) -> Product:
         with self.device:

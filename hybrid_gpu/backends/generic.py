@@ -15,6 +15,7 @@ from hybrid_gpu.backends.protocol import (
     Array,
     Edges,
     HostArray,
+    Numbering,
     Product,
     SparseMatrix,
     TopK,
@@ -33,6 +34,11 @@ class GenericBackend(ABC):
 
     @abstractmethod
     def to_numpy(self, values: Array) -> HostArray: ...
+
+    @abstractmethod
+    def csr(
+        self, data: Array, indices: Array, indptr: Array, shape: tuple[int, int]
+    ) -> SparseMatrix: ...
 
     @abstractmethod
     def spmm(self, matrix: SparseMatrix, dense: Array) -> Array: ...
@@ -75,10 +81,32 @@ class GenericBackend(ABC):
         before = self.xp.asarray([-2], dtype=values.dtype, device=self.device)
         return self.xp.concat([before, values])[:-1] == values
 
-    def top_k(self, scores: Array, k: int) -> TopK:
+    def top_k(self, scores: Array, k: int, numbering: Numbering | None = None) -> TopK:
         xp = self.xp
+        if numbering is not None:
+            # In the order of the user's ids, a stable sort settles ties as it should.
+            best = self.top_k(xp.take(scores, numbering.places, axis=1), k)
+            return TopK(scores=best.scores, ids=numbering.to_places(best.ids, xp))
         ids = xp.argsort(scores, axis=-1, descending=True, stable=True)[:, :k]
         return TopK(scores=xp.take_along_axis(scores, ids, axis=-1), ids=ids)
+
+    def place(self, ids: Array, values: Array, n: int) -> Array:
+        xp = self.xp
+        m, q = ids.shape
+        columns = xp.repeat(xp.arange(m, dtype=xp.int64, device=self.device), q)
+        rows, entries = xp.reshape(ids, (-1,)), xp.reshape(values, (-1,))
+        known = rows >= 0
+        rows, columns, entries = rows[known], columns[known], entries[known]
+        order = xp.argsort(rows * m + columns)
+        bounds = xp.arange(n + 1, dtype=xp.int64, device=self.device)
+        # The standard has no scatter: a product with the identity is one, and adds up repeated ids.
+        matrix = self.csr(
+            xp.take(entries, order),
+            xp.take(columns, order),
+            xp.astype(xp.searchsorted(xp.take(rows, order), bounds), xp.int64),
+            (n, m),
+        )
+        return self.spmm(matrix, xp.eye(m, dtype=values.dtype, device=self.device))
 
     def laplacian_step(self, matrix: SparseMatrix, direction: Array, alpha: float) -> Product:
         values = direction - alpha * self.spmm(matrix, direction)

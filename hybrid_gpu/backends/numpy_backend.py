@@ -21,6 +21,7 @@ from hybrid_gpu.backends.protocol import (
     Edges,
     Eigenpairs,
     HostArray,
+    Numbering,
     Product,
     SparseMatrix,
     TopK,
@@ -180,8 +181,9 @@ class NumpyBackend(GenericBackend):
         rows = np.repeat(np.arange(n), counts)
         return Edges(rows, columns.astype(np.int64), weights)
 
-    def top_k(self, scores: Array, k: int) -> TopK:
+    def top_k(self, scores: Array, k: int, numbering: Numbering | None = None) -> TopK:
         m, n = scores.shape
+        names = None if numbering is None else numbering.order
         best = np.empty((m, k), scores.dtype)
         ids = np.empty((m, k), np.int64)
 
@@ -190,12 +192,20 @@ class NumpyBackend(GenericBackend):
             for row, line in zip(
                 range(rows.start, rows.stop), np.ascontiguousarray(scores[rows]), strict=True
             ):
-                ids[row] = _best_of_row(line, k)
+                ids[row] = _best_of_row(line, k, names)
                 best[row] = line[ids[row]]
 
         chunks = [slice(start, min(start + 32, m)) for start in range(0, m, 32)]
         for_each(select, chunks, parallel=m * n > _WORTH_THREADS)
         return TopK(scores=best, ids=ids)
+
+    def place(self, ids: Array, values: Array, n: int) -> Array:
+        m = ids.shape[0]
+        result = np.zeros((n, m), values.dtype)
+        known = ids >= 0
+        columns = np.broadcast_to(np.arange(m)[:, None], ids.shape)
+        np.add.at(result, (ids[known], columns[known]), values[known])
+        return result
 
     def laplacian_step(self, matrix: SparseMatrix, direction: Array, alpha: float) -> Product:
         assert isinstance(matrix, _RowBlocks)
@@ -306,20 +316,29 @@ def _sorted_lists(
     return kept.sum(axis=1), columns[kept].astype(small), weights[kept]
 
 
-def _best_of_row(line: HostArray, k: int) -> HostArray:
-    """Indices of the ``k`` largest entries, best first, ties to the lower index."""
+def _best_of_row(line: HostArray, k: int, names: HostArray | None) -> HostArray:
+    """Indices of the ``k`` largest entries, best first, ties to the lower name (or index)."""
     n = line.size
     if k == n:
-        return np.argsort(-line, kind="stable")
+        return _sorted_by(-line, names)
     threshold = np.partition(line, n - k)[n - k]
     above = np.flatnonzero(line > threshold)
     # argpartition would pick any of the entries that tie at the threshold: take the first ones.
-    level = np.flatnonzero(line == threshold)[: k - above.size]
-    if above.size + level.size < k:  # NaN compares with nothing: first, as in other backends
-        rest = np.where(np.isnan(line), -np.inf, -line)
-        return np.argsort(rest, kind="stable")[:k]
-    above = above[np.argsort(-line[above], kind="stable")]
-    return np.concatenate((above, level))
+    level = np.flatnonzero(line == threshold)
+    wanted = k - above.size
+    if level.size < wanted:  # NaN compares with nothing: first, as in other backends
+        return _sorted_by(np.where(np.isnan(line), -np.inf, -line), names)[:k]
+    if names is not None and level.size > 1:
+        level = level[np.argsort(names[level])]
+    above = above[_sorted_by(-line[above], None if names is None else names[above])]
+    return np.concatenate((above, level[:wanted]))
+
+
+def _sorted_by(values: HostArray, names: HostArray | None) -> HostArray:
+    """What sorts values, the least first, ties to the lower name (or index)."""
+    if names is None:
+        return np.argsort(values, kind="stable")
+    return np.lexsort((names, values))
 
 
 def _rows_of(

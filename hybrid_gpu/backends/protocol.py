@@ -36,6 +36,36 @@ class SparseMatrix(Protocol):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class Numbering:
+    """Two numberings of the same n items: the user's ids, and the places where they lie in memory.
+
+    Attributes
+    ----------
+    order : int64 array of shape (n,)
+        The user's id of the item at each place.
+    places : int64 array of shape (n,)
+        The place of each of the user's items.
+    """
+
+    order: Array
+    places: Array
+
+    def to_places(self, ids: Array, xp: Any) -> Array:
+        """The places of items (m, q) that are given by the user's ids; -1 stays -1."""
+        return _renamed(ids, self.places, xp)
+
+    def to_ids(self, places: Array, xp: Any) -> Array:
+        """The user's ids of items (m, q) that are given by their places; -1 stays -1."""
+        return _renamed(places, self.order, xp)
+
+
+def _renamed(numbers: Array, names: Array, xp: Any) -> Array:
+    known = xp.astype(xp.where(numbers < 0, xp.zeros_like(numbers), numbers), xp.int64, copy=False)
+    found = xp.reshape(xp.take(names, xp.reshape(known, (-1,))), numbers.shape)
+    return xp.where(numbers < 0, xp.astype(numbers, xp.int64, copy=False), found)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class TopK:
     """The best entries of each row: ``scores`` and ``ids``, of shape (m, k), best first."""
 
@@ -132,10 +162,17 @@ class Backend(Protocol):
         and similarities that are not positive do not count. Weights are float64.
         """
 
-    def top_k(self, scores: Array, k: int) -> TopK:
-        """The ``k`` largest entries of each row of (m, n), best first, ties to the lower index.
+    def top_k(self, scores: Array, k: int, numbering: Numbering | None = None) -> TopK:
+        """The ``k`` largest entries of each row of (m, n), best first, by their index in the row.
 
-        Where a row holds NaN, some of what is returned is NaN.
+        Ties go to the lower index; with a numbering, to the lower id of the user. Where a row holds
+        NaN, some of what is returned is NaN.
+        """
+
+    def place(self, ids: Array, values: Array, n: int) -> Array:
+        """Lists (m, q) of items and values as the columns of a row-major (n, m) array.
+
+        Ids of -1 are skipped, values of a repeated id add up.
         """
 
     def laplacian_step(self, matrix: SparseMatrix, direction: Array, alpha: float) -> Product:

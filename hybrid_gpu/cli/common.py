@@ -20,9 +20,9 @@ from typer.core import TyperGroup
 
 import hybrid_gpu
 from hybrid_gpu.errors import HybridGpuError
-from hybrid_gpu.index import DiffusionIndex
+from hybrid_gpu.index.diffusion_index import DiffusionIndex
+from hybrid_gpu.index.storage import is_ours, load_index
 from hybrid_gpu.progress import Progress
-from hybrid_gpu.storage import is_ours, load_index
 
 _USER_FAULTS = (
     ValueError,

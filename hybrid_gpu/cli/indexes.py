@@ -16,8 +16,6 @@ import typer
 
 import hybrid_gpu
 from hybrid_gpu.backends import select_backend
-from hybrid_gpu.basis import EigenBasis
-from hybrid_gpu.building import BASES, build_index
 from hybrid_gpu.cli.common import (
     Device,
     IndexFolder,
@@ -29,16 +27,18 @@ from hybrid_gpu.cli.common import (
     progress_bars,
     refuse_inside_index,
 )
-from hybrid_gpu.datasets import load_array
-from hybrid_gpu.expansion import Expansion, augment_database
-from hybrid_gpu.index import DiffusionIndex
-from hybrid_gpu.plan import plan as make_plan
-from hybrid_gpu.precompute import (
+from hybrid_gpu.diffusion.basis import EigenBasis
+from hybrid_gpu.index.build import BASES, build_index
+from hybrid_gpu.index.diffusion_index import DiffusionIndex
+from hybrid_gpu.index.plan import plan as make_plan
+from hybrid_gpu.index.precompute import (
     check_columns_folder,
     estimate_precompute,
     remove_columns,
 )
-from hybrid_gpu.storage import check_target, load_index
+from hybrid_gpu.index.storage import check_target, load_index
+from hybrid_gpu.lab.datasets import load_array
+from hybrid_gpu.ranking.query_expansion import Expansion, augment_database
 
 _OPTIONAL_PACKAGES = ("faiss-cpu", "faiss-gpu", "cupy-cuda12x", "matplotlib")
 

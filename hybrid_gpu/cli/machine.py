@@ -11,9 +11,9 @@ from rich.console import Console
 
 from hybrid_gpu.backends import select_backend
 from hybrid_gpu.cli.common import Device, Json, make_table, print_json, progress_bars
-from hybrid_gpu.diagnosis import diagnose
-from hybrid_gpu.selfcheck import Check
-from hybrid_gpu.selfcheck import selfcheck as run_selfcheck
+from hybrid_gpu.lab.diagnosis import diagnose
+from hybrid_gpu.lab.selfcheck import Check
+from hybrid_gpu.lab.selfcheck import selfcheck as run_selfcheck
 from hybrid_gpu.validation import check_count
 
 

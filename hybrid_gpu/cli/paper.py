@@ -13,7 +13,6 @@ import numpy as np
 import typer
 from rich.console import Console
 
-from hybrid_gpu import datasets, plots
 from hybrid_gpu.cli.common import (
     Device,
     Json,
@@ -23,10 +22,11 @@ from hybrid_gpu.cli.common import (
     refuse_inside_index,
 )
 from hybrid_gpu.cli.pictures import draw_results
-from hybrid_gpu.datasets import Benchmark
-from hybrid_gpu.experiments import Run, Settings, base_index, run_experiments
-from hybrid_gpu.figures import introduction_of, sections_of
-from hybrid_gpu.report import Section, cell_text, write_report
+from hybrid_gpu.lab import datasets, plots
+from hybrid_gpu.lab.datasets import Benchmark
+from hybrid_gpu.lab.experiments import Run, Settings, base_index, run_experiments
+from hybrid_gpu.lab.figures import introduction_of, sections_of
+from hybrid_gpu.lab.report import Section, cell_text, write_report
 from hybrid_gpu.validation import check_count
 
 _DEFAULT = Settings()

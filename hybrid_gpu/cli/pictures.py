@@ -6,9 +6,9 @@ from pathlib import Path
 
 import numpy as np
 
-from hybrid_gpu import plots
-from hybrid_gpu.datasets import Benchmark
-from hybrid_gpu.index import DiffusionIndex
+from hybrid_gpu.index.diffusion_index import DiffusionIndex
+from hybrid_gpu.lab import plots
+from hybrid_gpu.lab.datasets import Benchmark
 
 _QUERIES, _RESULTS = 4, 12
 

@@ -21,11 +21,11 @@ from hybrid_gpu.cli.common import (
     progress_bars,
     replacing,
 )
-from hybrid_gpu.datasets import load_array
-from hybrid_gpu.expansion import Expansion
-from hybrid_gpu.index import DiffusionIndex
-from hybrid_gpu.methods import METHODS
-from hybrid_gpu.ranking import Ranking
+from hybrid_gpu.index.diffusion_index import DiffusionIndex
+from hybrid_gpu.lab.datasets import load_array
+from hybrid_gpu.ranking.methods import METHODS
+from hybrid_gpu.ranking.query_expansion import Expansion
+from hybrid_gpu.ranking.top_items import Ranking
 from hybrid_gpu.validation import METRICS
 
 _DEFAULT_K = 100

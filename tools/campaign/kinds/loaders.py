@@ -24,9 +24,9 @@ from common import Failure, Kind, Tally
 from typer.testing import CliRunner
 
 import hybrid_gpu as hg
-from hybrid_gpu.array_files import array_names, load_array, load_ground_truth, read_idx
 from hybrid_gpu.cli import app
-from hybrid_gpu.datasets import load_folder
+from hybrid_gpu.files.array_files import array_names, load_array, load_ground_truth, read_idx
+from hybrid_gpu.lab.datasets import load_folder
 
 try:
     import resource

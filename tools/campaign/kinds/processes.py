@@ -19,8 +19,8 @@ from children import Child, Ended
 from common import Failure, Kind, Tally
 
 import hybrid_gpu as hg
-from hybrid_gpu.neighbors import nearest_neighbors
-from hybrid_gpu.spectrum import leading_eigenpairs
+from hybrid_gpu.diffusion.spectrum import leading_eigenpairs
+from hybrid_gpu.graph.neighbors import nearest_neighbors
 
 try:
     import faiss  # its threads do not live on in a forked child

@@ -1,0 +1,6 @@
+"""From an observation to diffused scores: filters, bases and solvers.
+
+A graph, an observation and a filter enter; scores (n, m) with their residuals leave. The modules
+follow the paper: filters and their spectrum, the basis that is taken out, the steps that do the
+rest. No module here knows of descriptors, methods or indexes.
+"""

@@ -1,0 +1,110 @@
+"""What a query says about the database: a few items, each with a weight."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from hybrid_gpu.backends import Array, Backend, select_backend
+from hybrid_gpu.graph.affinity import csr_from_sorted
+from hybrid_gpu.validation import check_count, check_dtype, check_neighbor_lists, check_positive
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Observation:
+    """The observations of m queries; each is a sparse vector y over n items in the paper.
+
+    Attributes
+    ----------
+    ids : int64 array of shape (m, q)
+        Observed items; -1 for none.
+    weights : float array of shape (m, q)
+        Their weights; the weights of a repeated id add up.
+    n : int
+        Number of database items.
+    """
+
+    ids: Array
+    weights: Array
+    n: int
+
+    @property
+    def queries(self) -> int:
+        return int(self.ids.shape[0])
+
+    def dense(self, backend: Backend) -> Array:
+        """The observations as the columns of one row-major (n, m) array."""
+        return scatter(self.ids, self.weights, self.n, backend)
+
+    def __repr__(self) -> str:
+        return f"Observation({self.queries} queries on {self.n} items)"
+
+
+def power_of_two(sizes: Array, xp: Any) -> Array:
+    """A power of two near each of some sizes; 1 for zero.
+
+    What is divided by it and multiplied with it again is the same to the last bit.
+    """
+    some = sizes > 0
+    exponents = xp.floor(xp.log2(xp.where(some, sizes, xp.ones_like(sizes))))
+    return xp.pow(xp.full_like(sizes, 2.0), exponents)
+
+
+def observe(
+    ids: Any,
+    similarities: Any,
+    n: int,
+    *,
+    gamma: float = 3.0,
+    query_neighbors: int | None = 5,
+    metric: str = "cosine",
+    dtype: str = "float32",
+    backend: str | Backend = "auto",
+) -> Observation:
+    """The observation of first-stage results: each item weighs ``(similarity)_+ ** gamma``.
+
+    Parameters
+    ----------
+    ids, similarities : arrays of shape (m, q)
+        Results of any search engine, best first, with raw cosine similarities. Ids of -1 are
+        skipped; repeated ids add up; negative cosines weigh nothing.
+    n
+        Number of database items.
+    gamma
+        The exponent of the graph's edges.
+    query_neighbors
+        Only so many results of each query are used, 5 in the paper; None for all. Ids of -1 do
+        not count.
+    metric
+        What ``similarities`` are; see ``DiffusionIndex.rerank``.
+    """
+    device = select_backend(backend, like=ids)
+    gamma = check_positive(gamma, "gamma")
+    checked_ids, values = check_neighbor_lists(
+        ids,
+        similarities,
+        check_count(n, "n"),
+        metric=metric,
+        dtype=check_dtype(dtype),
+        backend=device,
+    )
+    if query_neighbors is not None:
+        count = min(check_count(query_neighbors, "query_neighbors"), values.shape[1])
+        checked_ids, values = checked_ids[:, :count], values[:, :count]
+    return Observation(ids=checked_ids, weights=device.xp.clip(values, min=0) ** gamma, n=n)
+
+
+def scatter(ids: Array, values: Array, n: int, backend: Backend) -> Array:
+    """Lists (m, q) of ids and values as a dense (n, m) array; ids of -1 are skipped."""
+    xp = backend.xp
+    m, q = ids.shape
+    columns = xp.repeat(xp.arange(m, dtype=xp.int64, device=backend.device), q)
+    rows, entries = xp.reshape(ids, (-1,)), xp.reshape(values, (-1,))
+    found = rows >= 0
+    rows, columns, entries = rows[found], columns[found], entries[found]
+    order = xp.argsort(rows * m + columns)
+    # The standard has no scatter: a product with the identity is one, and adds up repeated ids.
+    matrix = csr_from_sorted(
+        xp.take(entries, order), xp.take(rows, order), xp.take(columns, order), (n, m), backend
+    )
+    return backend.spmm(matrix, xp.eye(m, dtype=values.dtype, device=backend.device))

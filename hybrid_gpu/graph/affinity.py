@@ -1,0 +1,388 @@
+"""The reciprocal k-NN graph of a database and its symmetrically normalized adjacency."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hybrid_gpu.backends import Array, Backend, SparseMatrix, select_backend
+from hybrid_gpu.graph.neighbors import Neighbors
+from hybrid_gpu.validation import (
+    check_dtype,
+    check_kind,
+    check_neighbor_lists,
+    check_positive,
+    dtype_name,
+    item_bytes,
+)
+
+# Weights beyond 2 to this power, or below 2 to its negative, are scaled: sums of them shall stay
+# within float32, whose range ends at 126.
+_LARGEST_EXPONENT = 100
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Graph:
+    """A weighted undirected graph, ready for diffusion.
+
+    Attributes
+    ----------
+    adjacency : sparse matrix of shape (n, n)
+        The symmetrically normalized adjacency (calligraphic W in the paper): eigenvalues in
+        [-1, 1], zero diagonal, an empty row for an isolated item.
+    degrees : float array of shape (n,)
+        Row sums of the affinity before normalization; 0 for an isolated item. If the largest weight
+        is beyond 2**60 or below 2**-60, weights are divided by about as much first: the normalized
+        adjacency does not change by it.
+    components : int32 host array of shape (n,)
+        The connected component of each item.
+    """
+
+    adjacency: SparseMatrix
+    degrees: Array
+    components: NDArray[np.int32]
+
+    @property
+    def n(self) -> int:
+        """Number of items."""
+        return self.adjacency.shape[0]
+
+    @property
+    def edges(self) -> int:
+        """Number of undirected edges."""
+        return int(self.adjacency.data.shape[0]) // 2
+
+    @property
+    def isolated(self) -> int:
+        """Number of items without a neighbor."""
+        return int(np.sum(np.bincount(self.components) == 1))
+
+    @property
+    def memory(self) -> int:
+        """Bytes of the adjacency, the degrees and the labels."""
+        arrays = (self.adjacency.data, self.adjacency.indices, self.adjacency.indptr, self.degrees)
+        return sum(array_bytes(array) for array in arrays) + self.components.nbytes
+
+    def __repr__(self) -> str:
+        count = int(self.components.max()) + 1
+        return (
+            f"Graph({self.n} items, {self.edges} edges, {count} components, "
+            f"{self.isolated} isolated)"
+        )
+
+
+def reciprocal_graph(
+    neighbors: Neighbors,
+    *,
+    gamma: float = 3.0,
+    dtype: str = "float32",
+    backend: str | Backend = "auto",
+) -> Graph:
+    """The graph that joins two items if each is among the other's nearest neighbors.
+
+    Parameters
+    ----------
+    neighbors
+        The lists of all n items, in order. Ids of -1, an item's own id and repeated ids are
+        skipped.
+    gamma
+        An edge weighs ``similarity ** gamma``; the paper takes 3. Similarities that are not
+        positive give no edge. Only ratios of weights count, so that the largest may have any size;
+        but a large exponent may leave some too small beside it.
+
+    Warns
+    -----
+    UserWarning
+        If all weights of an item are too small beside the largest one for the dtype, which leaves
+        it without an edge.
+
+    Notes
+    -----
+    The two lists of an edge may disagree about its similarity (rounding, approximate engines): the
+    mean of the two is taken, so that the matrix is symmetric to the last bit.
+    """
+    check_kind(neighbors, "neighbors", Neighbors, "Make them with nearest_neighbors.")
+    device = select_backend(backend, like=neighbors.ids)
+    xp = device.xp
+    gamma = check_positive(gamma, "gamma")
+    edges = device.mutual_edges(
+        xp.astype(neighbors.ids, xp.int64, copy=False), neighbors.similarities
+    )
+    return _graph_of_edges(
+        edges.rows,
+        edges.columns,
+        _in_range(_powers(edges.weights, gamma, xp), xp),
+        neighbors.ids.shape[0],
+        dtype=check_dtype(dtype),
+        backend=device,
+    )
+
+
+def graph_from_affinity(
+    affinity: Any, *, dtype: str = "float32", backend: str | Backend = "auto"
+) -> Graph:
+    """The graph of the user's own sparse affinity matrix, without its diagonal, normalized.
+
+    Parameters
+    ----------
+    affinity : sparse matrix of shape (n, n)
+        SciPy or CuPy, any format: symmetric, non-negative, finite. The diagonal is left out; the
+        other entries are weights as they are, raised to no power.
+
+    Raises
+    ------
+    ValueError
+        If it is not square, symmetric to rounding, non-negative and finite.
+    """
+    if not hasattr(affinity, "tocoo"):
+        raise TypeError(
+            f"affinity must be a sparse matrix; got {type(affinity).__name__}. "
+            "Convert it with scipy.sparse.csr_array(affinity)."
+        )
+    if len(affinity.shape) != 2 or affinity.shape[0] != affinity.shape[1]:
+        raise ValueError(f"affinity must be square (n, n); got shape {affinity.shape}.")
+    n = int(affinity.shape[0])
+    if n == 0:
+        raise ValueError("affinity must have at least one item; got shape (0, 0).")
+    name = dtype_name(affinity.dtype)
+    if not name.startswith(("float", "int", "uint", "bool")) or name == "float16":
+        raise TypeError(f"affinity must hold real numbers; got dtype {name}.")
+    triplets = affinity.tocsr().tocoo()  # to CSR and back adds up repeated entries
+    device = select_backend(backend, like=triplets.data)
+    xp = device.xp
+    rows = device.asarray(triplets.row, "int64")
+    columns = device.asarray(triplets.col, "int64")
+    weights = device.asarray(triplets.data, "float64")
+    if not bool(xp.all(xp.isfinite(weights))):
+        raise ValueError("affinity must be finite; got NaN or infinity among its entries.")
+    if not bool(xp.all(weights >= 0)):
+        raise ValueError(
+            f"affinity must be non-negative; got {float(xp.min(weights)):.6g}. "
+            "Clip it with affinity.data.clip(min=0, out=affinity.data)."
+        )
+    off_diagonal = (rows != columns) & (weights > 0)
+    rows, columns, weights = rows[off_diagonal], columns[off_diagonal], weights[off_diagonal]
+    weights = _in_range(weights, xp)
+    forward = xp.argsort(rows * n + columns)
+    backward = xp.argsort(columns * n + rows)
+    one, other = xp.take(weights, forward), xp.take(weights, backward)
+    same_pattern = bool(xp.all(xp.take(rows, forward) == xp.take(columns, backward))) and bool(
+        xp.all(xp.take(columns, forward) == xp.take(rows, backward))
+    )
+    # The slack is the rounding of float32 weights that were computed once in each direction.
+    if not same_pattern or not bool(xp.all(xp.abs(one - other) <= 1e-5 * xp.maximum(one, other))):
+        raise ValueError(
+            "affinity must be symmetric; entries (i, j) and (j, i) differ. Make it so with "
+            "(affinity + affinity.T) / 2, or affinity.minimum(affinity.T) for mutual edges only."
+        )
+    return _graph_of_edges(
+        xp.take(rows, forward),
+        xp.take(columns, forward),
+        (one + other) / 2,
+        n,
+        dtype=check_dtype(dtype),
+        backend=device,
+    )
+
+
+def neighbors_from_lists(
+    ids: Any,
+    similarities: Any,
+    *,
+    metric: str = "cosine",
+    dtype: str = "float32",
+    backend: str | Backend = "auto",
+) -> Neighbors:
+    """The lists of the user's own search engine, one per item and in order, checked.
+
+    Ids of -1 stand for 'nothing found'; similarities become cosines, not yet raised to any power.
+    """
+    device = select_backend(backend, like=ids)
+    checked_ids, checked = check_neighbor_lists(
+        ids, similarities, None, metric=metric, dtype=check_dtype(dtype), backend=device
+    )
+    return Neighbors(ids=checked_ids, similarities=checked)
+
+
+def submatrix(matrix: SparseMatrix, items: Array, backend: Backend) -> SparseMatrix:
+    """The rows and columns of ``items``, an ascending (t,) array of ids, as a (t, t) matrix."""
+    xp = backend.xp
+    t = items.shape[0]
+    starts = xp.astype(xp.take(matrix.indptr, items), xp.int64)
+    lengths = xp.astype(xp.take(matrix.indptr, items + 1), xp.int64) - starts
+    ends = xp.cumulative_sum(lengths)
+    total = int(ends[-1])
+    # Entry e of the cut-out rows stands at e, shifted by the distance of its row's two beginnings.
+    positions = xp.arange(total, dtype=xp.int64, device=backend.device) + xp.repeat(
+        starts - (ends - lengths), lengths
+    )
+    rows = xp.repeat(xp.arange(t, dtype=xp.int64, device=backend.device), lengths)
+    columns = xp.astype(xp.take(matrix.indices, positions), xp.int64)
+    places = xp.searchsorted(items, columns)
+    places = xp.where(places < t, places, xp.zeros_like(places))
+    inside = xp.take(items, places) == columns
+    return csr_from_sorted(
+        xp.take(matrix.data, positions)[inside],
+        rows[inside],
+        xp.astype(places, xp.int64)[inside],
+        (t, t),
+        backend,
+    )
+
+
+def csr_from_sorted(
+    data: Array, rows: Array, columns: Array, shape: tuple[int, int], backend: Backend
+) -> SparseMatrix:
+    """A sparse matrix from entries that are in row order already."""
+    xp = backend.xp
+    bounds = xp.arange(shape[0] + 1, dtype=xp.int64, device=backend.device)
+    # 32-bit indices halve what the sparse product reads beside the values.
+    small = max(shape[0], shape[1], data.shape[0]) < 2**31
+    index_type = xp.int32 if small else xp.int64
+    return backend.csr(
+        data,
+        xp.astype(columns, index_type),
+        xp.astype(xp.searchsorted(rows, bounds), index_type),
+        shape,
+    )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Layout:
+    """A graph whose items are renumbered so that neighbors lie close together in memory.
+
+    A sparse product then finds most of what it reads in the cache: on 777,000 items it takes an
+    eighth of the time. Outside, items keep their own numbers.
+
+    Attributes
+    ----------
+    graph : Graph
+        The graph in its new numbering.
+    order : int64 array of shape (n,)
+        The item that stands at each place.
+    places : int64 array of shape (n,)
+        The place of each item.
+    """
+
+    graph: Graph
+    order: Array
+    places: Array
+
+    def original(self, backend: Backend) -> Graph:
+        """The graph in the items' own numbering."""
+        return _renumbered(self.graph, self.places, self.order, backend)
+
+
+def arranged(graph: Graph, order: Any, backend: Backend) -> Layout:
+    """A graph in a new order of its items, a permutation (n,)."""
+    xp = backend.xp
+    order = backend.asarray(order, "int64")
+    places = xp.astype(xp.argsort(order), xp.int64)
+    return Layout(_renumbered(graph, order, places, backend), order, places)
+
+
+def _renumbered(graph: Graph, order: Array, places: Array, backend: Backend) -> Graph:
+    """The item at place p of the new graph is ``order[p]`` of the old one."""
+    xp, old, n = backend.xp, graph.adjacency, graph.n
+    rows = xp.take(places, row_numbers(old, backend))
+    columns = xp.take(places, xp.astype(old.indices, xp.int64))
+    moved = xp.argsort(rows * n + columns)
+    adjacency = csr_from_sorted(
+        xp.take(old.data, moved), xp.take(rows, moved), xp.take(columns, moved), (n, n), backend
+    )
+    return Graph(
+        adjacency=adjacency,
+        degrees=xp.take(graph.degrees, order),
+        components=graph.components[backend.to_numpy(order)],
+    )
+
+
+def normalized(weights: Array, rows: Array, columns: Array, degrees: Array, xp: Any) -> Array:
+    """Edge weights divided by the square roots of the degrees of both ends."""
+    positive = degrees > 0
+    inverse_root = xp.where(
+        positive, 1 / xp.sqrt(xp.where(positive, degrees, xp.ones_like(degrees))), degrees
+    )
+    # The two factors are multiplied first: a product in any other order would not be symmetric.
+    return weights * (xp.take(inverse_root, rows) * xp.take(inverse_root, columns))
+
+
+def row_numbers(matrix: SparseMatrix, backend: Backend) -> Array:
+    """The row of every stored entry, int64 of shape (entries,)."""
+    xp = backend.xp
+    items = xp.arange(matrix.shape[0], dtype=xp.int64, device=backend.device)
+    return xp.repeat(items, xp.astype(matrix.indptr[1:] - matrix.indptr[:-1], xp.int64))
+
+
+def largest_component(graph: Graph) -> NDArray[np.int64]:
+    """Ids of the items of the largest connected component, ascending."""
+    label = int(np.argmax(np.bincount(graph.components)))
+    return np.flatnonzero(graph.components == label)
+
+
+def array_bytes(array: Array) -> int:
+    """Bytes of an array of any library."""
+    return int(np.prod(array.shape)) * item_bytes(array)
+
+
+def _powers(similarities: Array, gamma: float, xp: Any) -> Array:
+    """Positive similarities to a power, over that of the largest if this one is out of range."""
+    if similarities.shape[0] == 0:
+        return similarities
+    largest = float(xp.max(similarities))
+    if abs(gamma * math.log2(largest)) <= _LARGEST_EXPONENT:
+        return similarities**gamma
+    return (similarities / largest) ** gamma
+
+
+def _in_range(weights: Array, xp: Any) -> Array:
+    """Weights, over a power of two if float32 would not hold them or their sums."""
+    some = weights[weights > 0]
+    if some.shape[0] == 0:
+        return weights
+    low, high = (math.frexp(float(end(some)))[1] for end in (xp.min, xp.max))
+    if low >= -_LARGEST_EXPONENT and high <= _LARGEST_EXPONENT:
+        return weights
+    # As many orders above 1 as below it, if the sums of the largest allow for that.
+    exponent = max((low + high) // 2, high - _LARGEST_EXPONENT)
+    # In two steps: the inverse of the smallest numbers is infinite.
+    half = exponent // 2
+    return weights * 2.0**-half * 2.0 ** (half - exponent)
+
+
+def _graph_of_edges(
+    rows: Array, columns: Array, weights: Array, n: int, *, dtype: str, backend: Backend
+) -> Graph:
+    """Normalize directed edges that come in symmetric pairs, by row and then column."""
+    xp, target = backend.xp, getattr(backend.xp, dtype)
+    # The smallest normal number is the least whose inverse root has a square in range.
+    some = weights >= float(xp.finfo(target).smallest_normal)
+    if not bool(xp.all(some)):
+        before = xp.unique_values(rows).shape[0]
+        rows, columns, weights = rows[some], columns[some], weights[some]
+        _tell_of_lost_items(before - xp.unique_values(rows).shape[0], n, dtype)
+    affinity = csr_from_sorted(weights, rows, columns, (n, n), backend)
+    ones = xp.ones((n, 1), dtype=xp.float64, device=backend.device)
+    degrees = backend.spmm(affinity, ones)[:, 0]
+    values = normalized(weights, rows, columns, degrees, xp)
+    adjacency = csr_from_sorted(xp.astype(values, target), rows, columns, (n, n), backend)
+    return Graph(
+        adjacency=adjacency,
+        degrees=xp.astype(degrees, target),
+        components=backend.connected_components(adjacency),
+    )
+
+
+def _tell_of_lost_items(count: int, n: int, dtype: str) -> None:
+    if count:
+        other = " or dtype='float64'" if dtype == "float32" else ""
+        warnings.warn(
+            f"{count} of {n} items are left without an edge: beside the largest weight, theirs are "
+            f"too small for {dtype}. Take a smaller gamma{other}, or weights that differ less.",
+            stacklevel=4,  # the line that asked for a graph
+        )

@@ -1,0 +1,261 @@
+"""Choosing a basis, its rank and the number of steps by measuring what they give."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from hybrid_gpu.backends import Backend, select_backend
+from hybrid_gpu.backends.protocol import HostArray
+from hybrid_gpu.errors import ConvergenceError
+from hybrid_gpu.evaluation import agreement
+from hybrid_gpu.graph.affinity import Graph, largest_component
+from hybrid_gpu.index.build import index_of_graph, with_basis
+from hybrid_gpu.index.diffusion_index import DiffusionIndex
+from hybrid_gpu.index.search import ARRAYS_PER_BATCH
+from hybrid_gpu.progress import Progress
+from hybrid_gpu.ranking.top_items import Ranking
+from hybrid_gpu.validation import check_count, check_dtype, check_kind, check_number, check_sequence
+
+_STEPS = (1, 2, 3, 4, 5, 6, 8, 10, 15, 20, 30)
+_ITEMS_PER_GROUP = (128, 64, 32, 16)
+# Of anything that is counted: more than any machine has room for.
+_MOST = 2**48
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A way to answer queries, and what it was measured to give.
+
+    Attributes
+    ----------
+    basis : str
+        ``"none"``, ``"aggregate"`` or ``"eigen"``, as ``build_index`` takes it.
+    rank, steps : int
+    agreement : float
+        The part of the exact top results that it found, on average.
+    milliseconds : float
+        Per query, in a batch of the sample's size.
+    bytes : int
+        Memory of the basis.
+    build_seconds : float
+        Time to make the basis.
+    """
+
+    basis: str
+    rank: int
+    steps: int
+    agreement: float
+    milliseconds: float
+    bytes: int
+    build_seconds: float
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Plan:
+    """Everything that was measured, and the cheapest way to the target.
+
+    Attributes
+    ----------
+    candidates : tuple of Candidate
+        For every basis, the first number of steps that reached the target, or the best it did.
+    best : Candidate or None
+        The fastest that reaches the target within the memory; None if nothing does.
+    target : float
+    """
+
+    candidates: tuple[Candidate, ...]
+    best: Candidate | None
+    target: float
+
+    def __repr__(self) -> str:
+        lines = [
+            f"{'':2}{'basis':<10}{'rank':>7}{'steps':>7}{'agreement':>11}{'ms/query':>10}"
+            f"{'basis MB':>10}{'build s':>9}"
+        ]
+        lines += [
+            f"{'* ' if one is self.best else '  '}{one.basis:<10}{one.rank:>7}{one.steps:>7}"
+            f"{one.agreement:>11.3f}{one.milliseconds:>10.3f}{one.bytes / 1e6:>10.1f}"
+            f"{one.build_seconds:>9.2f}"
+            for one in self.candidates
+        ]
+        verdict = "* the fastest that reaches" if self.best else "nothing reaches"
+        return "\n".join([*lines, f"{verdict} {self.target:g}"])
+
+
+def predicted_bytes(
+    n: int,
+    *,
+    entries: float = 25.0,
+    dimensions: int = 0,
+    neighbors: int = 0,
+    groups: int = 0,
+    coupled: float = 8.0,
+    cells: float = 20.0,
+    batch: int = 128,
+    dtype: str = "float32",
+) -> dict[str, int]:
+    """Memory that an index of n items and a search on it will take, part by part.
+
+    Parameters
+    ----------
+    entries
+        Graph entries per item: twice its edges over its items; about half of ``neighbors`` on real
+        data, because few neighbors are mutual.
+    dimensions
+        Of the descriptors; 0 if they are not kept.
+    neighbors
+        Length of the k-NN lists; 0 if they are not kept.
+    groups
+        Groups that couple to others; 0 for no basis.
+    coupled
+        Groups that an item has neighbors in, on average.
+    cells
+        Groups that a group couples to, on average.
+    batch
+        Queries solved side by side.
+    """
+    value = np.dtype(check_dtype(dtype)).itemsize
+    count = check_count(n, "n", high=_MOST)
+    dimensions = check_count(dimensions, "dimensions", low=0, high=_MOST)
+    neighbors = check_count(neighbors, "neighbors", low=0, high=_MOST)
+    groups = check_count(groups, "groups", low=0, high=_MOST)
+    batch = check_count(batch, "batch", low=0, high=_MOST)
+    for name, number in (("entries", entries), ("coupled", coupled), ("cells", cells)):
+        if not 0 <= check_number(number, name) <= _MOST:
+            raise ValueError(f"{name} must lie in [0, 2**48]; got {number}.")
+    basis = 0.0
+    if groups:
+        vectors = 2 * count * (value + 4) + 4 * (count + groups)
+        # The inverse of the coarse matrix is dense; its entries before that are few.
+        small = groups**2 * value + groups * (cells * (value + 4) + 4)
+        basis = vectors + count * ((1 + coupled) * (value + 4) + 4) + small
+    return {
+        "graph": round(count * (entries * (value + 4) + 4 + value + 4 + 16)),
+        "descriptors": count * dimensions * value,
+        "neighbors": count * neighbors * (4 + value),
+        "basis": round(basis),
+        "search": ARRAYS_PER_BATCH * count * batch * value,
+    }
+
+
+def plan(
+    index: DiffusionIndex | Graph,
+    *,
+    target: float = 0.99,
+    memory: int | None = None,
+    k: int = 100,
+    queries: int = 64,
+    eigenvectors: Sequence[int] = (100,),
+    seed: int = 0,
+    progress: Progress | None = None,
+    backend: str | Backend = "auto",
+) -> Plan:
+    """The cheapest basis, rank and number of steps that rank as the exact solution does.
+
+    Parameters
+    ----------
+    index
+        An index, or a graph.
+    target
+        The part of the exact top ``k`` to find, on average over a sample of the items as queries.
+    memory
+        The most bytes that a basis may take.
+    queries
+        Size of the sample.
+    eigenvectors
+        Ranks of eigenvector bases to try; they take minutes on large graphs. () for none.
+
+    Returns
+    -------
+    Plan
+        Print it for a table.
+    """
+    check_kind(index, "index", (DiffusionIndex, Graph), "Make one with build_index.")
+    seed = check_count(seed, "seed", low=0)
+    if memory is not None:
+        memory = check_count(memory, "memory", low=0)
+    eigenvectors = check_sequence(eigenvectors, "eigenvectors", "(100,), or () for none")
+    target = check_number(target, "target")
+    if not 0 < target <= 1:
+        raise ValueError(f"target must lie in (0, 1]; got {target}.")
+    if isinstance(index, Graph):
+        device = select_backend(backend, like=index.degrees)
+        index = index_of_graph(index, seed=seed, backend=device)
+    k = check_count(k, "k", high=index.n)
+    count = min(check_count(queries, "queries"), index.n)
+    sample = np.random.default_rng(seed).choice(index.n, count, replace=False)
+    bare = replace(index, basis=None, columns=None)
+    exact = _exact(bare, sample, k)
+    ways = list(_ways(index, eigenvectors))
+    candidates = []
+    for number, (basis, rank) in enumerate(ways):
+        if progress:
+            progress("plan", number, len(ways))
+        start = time.perf_counter()
+        tried = with_basis(bare, basis, rank=rank, seed=seed)
+        seconds = time.perf_counter() - start
+        candidates.append(_measured(tried, basis, seconds, sample, exact, k, target))
+    if progress:
+        progress("plan", len(ways), len(ways))
+    fitting = [
+        one
+        for one in candidates
+        if one.agreement >= target and (memory is None or one.bytes <= memory)
+    ]
+    best = min(fitting, key=lambda one: one.milliseconds, default=None)
+    return Plan(tuple(candidates), best, target)
+
+
+def _ways(index: DiffusionIndex, eigenvectors: Sequence[int]) -> Iterator[tuple[str, int | None]]:
+    yield "none", None
+    for items in _ITEMS_PER_GROUP:
+        if index.n // items >= 2:
+            yield "aggregate", index.n // items
+    component = largest_component(index.layout.graph).size
+    for rank in eigenvectors:
+        yield "eigen", min(check_count(rank, "eigenvectors"), component)
+
+
+def _measured(
+    index: DiffusionIndex,
+    basis: str,
+    build_seconds: float,
+    sample: HostArray,
+    exact: HostArray,
+    k: int,
+    target: float,
+) -> Candidate:
+    """The fewest steps that reach the target, or the most that were tried."""
+    for steps in _STEPS:
+        ranking = _ranked(index, sample, k, steps)
+        found = agreement(ranking.ids, exact)
+        if found >= target:
+            break
+    # Timed apart: the first run of a basis also inverts its coarse matrix.
+    ranking = _ranked(index, sample, k, steps)
+    seconds = ranking.report.seconds["solve"] + ranking.report.seconds["rank"]
+    return Candidate(
+        basis=basis,
+        rank=0 if index.basis is None else index.basis.rank,
+        steps=steps,
+        agreement=found,
+        milliseconds=1e3 * seconds / sample.size,
+        bytes=0 if index.basis is None else index.basis.memory,
+        build_seconds=build_seconds,
+    )
+
+
+def _ranked(index: DiffusionIndex, sample: HostArray, k: int, steps: int) -> Ranking:
+    return index.search_items(sample, k=k, method="hybrid", steps=steps)
+
+
+def _exact(index: DiffusionIndex, sample: HostArray, k: int) -> HostArray:
+    try:
+        return np.asarray(index.search_items(sample, k=k, method="temporal", rtol=1e-5).ids)
+    except ConvergenceError as missed:
+        # Rounding in float32 may stop just above: far below what moves an item in a ranking.
+        return np.asarray(missed.result.ids)

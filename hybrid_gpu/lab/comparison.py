@@ -1,0 +1,261 @@
+"""Ways to rank, measured on the same queries: how well, how fast, and with how much memory."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from hybrid_gpu import evaluation
+from hybrid_gpu.backends.protocol import HostArray
+from hybrid_gpu.diffusion.basis import EigenBasis
+from hybrid_gpu.index.build import build_index, with_basis
+from hybrid_gpu.index.diffusion_index import DiffusionIndex
+from hybrid_gpu.lab.datasets import Benchmark
+from hybrid_gpu.progress import Progress
+from hybrid_gpu.ranking.methods import METHODS
+from hybrid_gpu.ranking.top_items import Report
+
+_DEPTH = 100
+# Each time is the best of a few runs, and of a few more while they have not taken this long.
+_FEWEST_RUNS, _MOST_RUNS, _SECONDS = 3, 8, 0.25
+# Queries that are timed: as many as are solved side by side at most, and a few one by one.
+_TIMED_TOGETHER, _TIMED_ALONE = 128, 5
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """One way to rank, with everything that it depends on.
+
+    Attributes
+    ----------
+    method : str
+        One of ``hybrid_gpu.METHODS``.
+    basis : str
+        ``"none"``, ``"aggregate"``, ``"eigen"`` or ``"sparse-eigen"``: what its index has.
+    rank : int or None
+        Groups or eigenvectors.
+    steps : int or None
+        None for methods that take none, and for solving to ``rtol``.
+    sparsity : float or None
+        Of ``shybrid`` and of a sparse basis.
+    shortlist : int or None
+        Of ``truncated``.
+    rtol : float or None
+        Relative residual to solve to.
+    augmented : bool
+        Whether the database was augmented by its own neighbors.
+    """
+
+    method: str
+    basis: str = "none"
+    rank: int | None = None
+    steps: int | None = None
+    sparsity: float | None = None
+    shortlist: int | None = None
+    rtol: float | None = None
+    augmented: bool = False
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """What ``search`` has to be told."""
+        told = {name: getattr(self, name) for name in ("method", "steps", "shortlist", "rtol")}
+        if self.sparsity is not None and self.method == "shybrid":
+            told["sparsity"] = self.sparsity
+        return {name: value for name, value in told.items() if value is not None}
+
+
+@dataclass(frozen=True, slots=True)
+class Measurement:
+    """What one trial was measured to give.
+
+    Attributes
+    ----------
+    quality : mapping of str to float
+        What the benchmark's protocol measures, all of it in percent.
+    agreement : float
+        The part of the exact top 100 that is among its own, on average.
+    milliseconds : float
+        Per query in a batch: first stage, diffusion and the top 100.
+    diffusion : float
+        The milliseconds of it that are diffusion, which is what the paper reports.
+    alone : float or None
+        Milliseconds of diffusion for a query on its own; None if that was not measured.
+    bytes : int
+        Kept beyond the descriptors: the graph, and the basis if the method needs it.
+    """
+
+    trial: Trial
+    quality: Mapping[str, float]
+    agreement: float
+    milliseconds: float
+    diffusion: float
+    alone: float | None
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Comparison:
+    """Every method by its name, then ``exact``; ``index`` is the default one."""
+
+    index: DiffusionIndex
+    measurements: Mapping[str, Measurement]
+
+
+def compare_methods(
+    benchmark: Benchmark, *, neighbors: int, rank: int, progress: Progress | None = None
+) -> Comparison:
+    """Rank a whole database for the queries of a benchmark, by every method.
+
+    Parameters
+    ----------
+    neighbors
+        Nearest neighbors of each item, for the graph.
+    rank
+        Eigenvectors, for the methods that need them; the others use aggregates.
+    """
+    vectors = benchmark.descriptors
+    index = build_index(vectors, neighbors=neighbors, progress=progress)
+    indexes = {
+        "auto": index,
+        "eigen": with_basis(index, "eigen", rank=rank, progress=progress),
+        "stored": index.precompute(keep=min(1000, index.n), progress=progress),
+    }
+    precise = build_index(
+        vectors, neighbors=neighbors, basis="none", dtype="float64", backend=index.backend
+    )
+    exact, best = solve_exactly(precise, benchmark)
+    measured = {}
+    for place, method in enumerate(METHODS.values()):
+        if progress:
+            progress("comparing methods", place, len(METHODS))
+        kind = "eigen" if method.needs_eigenvectors else "auto"
+        used = indexes["stored" if method.name == "precomputed" else kind]
+        trial = Trial(method.name, shortlist=max(1, index.n // 4))
+        measured[method.name] = measure(trial, used, benchmark, best)
+    return Comparison(index, {**measured, "exact": exact})
+
+
+def solve_exactly(precise: DiffusionIndex, benchmark: Benchmark) -> tuple[Measurement, HostArray]:
+    """The exact solution, by conjugate gradients to a residual of 1e-10, and its top 100.
+
+    Parameters
+    ----------
+    precise
+        An index in float64. It is asked once: its time is that of the full ranking.
+    """
+    trial = Trial("temporal", rtol=1e-10)
+    whole = precise.search(benchmark.queries, k=precise.n, **trial.options)
+    scale = 1000 / len(benchmark.queries)
+    seconds = whole.report.seconds["solve"]
+    measured = Measurement(
+        trial=trial,
+        quality=quality(benchmark, whole.ids),
+        agreement=1.0,
+        milliseconds=scale * whole.report.total_seconds,
+        diffusion=scale * seconds,
+        alone=None,
+        bytes=kept_bytes(precise, trial),
+    )
+    return measured, np.ascontiguousarray(whole.ids[:, :_DEPTH])
+
+
+def measure(
+    trial: Trial, index: DiffusionIndex, benchmark: Benchmark, exact: HostArray
+) -> Measurement:
+    """Rank the whole database for every query of a benchmark, and time the top 100.
+
+    Parameters
+    ----------
+    trial
+        The method and its settings; ``index`` has the basis that it names.
+    exact : int array of shape (m, 100)
+        The exact top items, from ``solve_exactly``.
+    """
+    whole = index.search(benchmark.queries, k=index.n, **trial.options)
+    together = benchmark.queries[:_TIMED_TOGETHER]
+    total, diffusion = _best_times(index, together, trial)
+    _, alone = _best_times(index, benchmark.queries[:_TIMED_ALONE], trial, batch=1)
+    return Measurement(
+        trial=trial,
+        quality=quality(benchmark, whole.ids),
+        agreement=evaluation.agreement(whole.ids[:, : exact.shape[1]], exact),
+        milliseconds=total,
+        diffusion=diffusion,
+        alone=alone,
+        bytes=kept_bytes(index, trial),
+    )
+
+
+def quality(benchmark: Benchmark, ids: HostArray) -> dict[str, float]:
+    """What the protocol of a benchmark says about full rankings of its database, in percent."""
+    if benchmark.ground_truth is not None:
+        scores = evaluation.revisited_protocol(ids, benchmark.ground_truth)
+        setups = {"easy": scores.easy, "medium": scores.medium, "hard": scores.hard}
+        found = {f"mAP {name}": one.mean_average_precision for name, one in setups.items()}
+        for name, one in setups.items():
+            found |= {f"mP@{depth} {name}": part for depth, part in one.precision_at.items()}
+    else:
+        depth = min(_DEPTH, ids.shape[1])
+        labels, wanted = benchmark.labels, benchmark.query_labels
+        found = {
+            "mAP": evaluation.mean_average_precision(ids, labels, wanted),
+            f"P@{depth}": evaluation.precision(ids, labels, wanted, at=depth),
+        }
+    return {name: 100 * value for name, value in found.items()}
+
+
+def kept_bytes(index: DiffusionIndex, trial: Trial) -> int:
+    """Bytes that a method keeps beyond the descriptors: a solver keeps the graph."""
+    method = METHODS[trial.method]
+    graph = index.memory["graph"] if method.solves else 0
+    if trial.method == "shybrid":
+        return graph + index.sparse_eigenvectors(trial.options.get("sparsity", 0.99)).memory
+    if trial.method == "precomputed":
+        return index.memory["columns"]
+    needs_basis = method.needs_eigenvectors or trial.method == "hybrid"
+    return graph + (index.memory["basis"] if needs_basis else 0)
+
+
+def with_leading(index: DiffusionIndex, rank: int) -> DiffusionIndex:
+    """An index of eigenvectors with only the first of them."""
+    vectors = index.required_eigenvectors()
+    return replace(index, basis=_leading(vectors, rank), _sparse={})
+
+
+def _leading(basis: EigenBasis, rank: int) -> EigenBasis:
+    """The first eigenvectors of a basis; what comes next is known, and nothing was missed."""
+    if rank >= basis.rank:
+        return basis
+    values = basis.eigenvalues
+    scales = None if basis.scales is None else basis.scales[:rank]
+    # A copy, because a product with every n-th column of a wider array is far slower.
+    vectors = basis.backend.xp.asarray(basis.vectors[:, :rank], copy=True)
+    missed = float(values[rank] - values[rank - 1]) if rank else basis.missed
+    return replace(
+        basis,
+        eigenvalues=values[:rank],
+        vectors=vectors,
+        scales=scales,
+        residuals=basis.residuals[:rank],
+        missed=missed,
+    )
+
+
+def _best_times(
+    index: DiffusionIndex, queries: HostArray, trial: Trial, batch: int | None = None
+) -> tuple[float, float]:
+    """Milliseconds per query, in all and of diffusion, of the fastest of a few warm runs."""
+    settings: dict[str, Any] = {**trial.options, "k": min(_DEPTH, index.n), "batch": batch}
+    index.search(queries[:1], **settings)
+    reports: list[Report] = []
+    # More runs where they are short: other work on the machine weighs most there.
+    while len(reports) < _FEWEST_RUNS or (
+        len(reports) < _MOST_RUNS and sum(one.total_seconds for one in reports) < _SECONDS
+    ):
+        reports.append(index.search(queries, **settings).report)
+    best = min(reports, key=lambda report: report.total_seconds)
+    scale = 1000 / len(queries)
+    return scale * best.total_seconds, scale * best.seconds["solve"]

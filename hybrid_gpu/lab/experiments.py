@@ -1,0 +1,472 @@
+"""The experiments of the paper on any benchmark: what to measure, and measuring it.
+
+A run lives in a folder. Every measurement is appended to ``measurements.jsonl`` as soon as it is
+made, and what takes long to compute is kept in ``work``, so that a run which was interrupted goes
+on where it was.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from hybrid_gpu.backends import Backend, select_backend
+from hybrid_gpu.backends.protocol import HostArray
+from hybrid_gpu.graph.affinity import largest_component
+from hybrid_gpu.graph.neighbors import check_knn, unit_rows
+from hybrid_gpu.index.build import (
+    build_index,
+    build_index_from_neighbors,
+    default_groups,
+    with_basis,
+)
+from hybrid_gpu.index.diffusion_index import DiffusionIndex
+from hybrid_gpu.index.storage import has_index, load_index
+from hybrid_gpu.lab.comparison import Measurement, Trial, measure, solve_exactly, with_leading
+from hybrid_gpu.lab.datasets import Benchmark
+from hybrid_gpu.lab.runlog import (
+    EIGENVECTORS,
+    EXACT,
+    GRAPH,
+    WORK,
+    RunLog,
+    header_of,
+    measurement_of,
+    restart_run,
+)
+from hybrid_gpu.progress import Progress
+from hybrid_gpu.ranking.query_expansion import Expansion, augment_database
+from hybrid_gpu.validation import check_count, check_vectors
+
+# Components up to this size may be decomposed densely, in a minute or so.
+_DENSE_ITEMS = 7000
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What the experiments vary, and what they hold fixed; the defaults are the paper's.
+
+    Attributes
+    ----------
+    neighbors, gamma, alpha
+        Of the graph and of diffusion.
+    rank : int
+        Eigenvectors of the hybrid methods.
+    spectral_rank : int
+        Eigenvectors of the purely spectral ones; 5,000 in the paper at a million items.
+    ranks, steps : tuples of int
+        What Figures 2 and 3 vary.
+    sparsities : tuple of float
+        What Figure 4 varies; the last one is that of SHybrid elsewhere.
+    shortlists : tuple of float
+        Shortlists of truncation in Figure 5, as parts of the database; the second one is that of
+        the tables.
+    items_per_group : tuple of int
+        Sizes of aggregates, for ours beside Figure 3.
+    knn, seed
+        As in ``build_index``.
+    """
+
+    neighbors: int = 50
+    gamma: float = 3.0
+    alpha: float = 0.99
+    rank: int = 400
+    spectral_rank: int = 1000
+    ranks: tuple[int, ...] = (100, 200, 300, 400, 500)
+    steps: tuple[int, ...] = (1, 2, 3, 5, 10, 20)
+    sparsities: tuple[float, ...] = (0.75, 0.8, 0.85, 0.9, 0.95, 0.99)
+    shortlists: tuple[float, ...] = (0.05, 0.075, 0.1, 0.2, 0.3)
+    items_per_group: tuple[int, ...] = (128, 64, 32)
+    knn: str = "auto"
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        for name in ("neighbors", "rank", "spectral_rank"):
+            check_count(getattr(self, name), name)
+
+    def quick(self) -> Settings:
+        """The same with fewer points to each curve, and smaller bases."""
+        return replace(
+            self,
+            rank=min(self.rank, 100),
+            spectral_rank=min(self.spectral_rank, 200),
+            ranks=(25, 50, 100),
+            steps=(1, 3, 5, 20),
+            sparsities=(0.9, 0.99),
+            shortlists=(0.05, 0.075, 0.2),
+            items_per_group=(64, 32),
+        )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Run:
+    """Everything that a run measured.
+
+    Attributes
+    ----------
+    benchmark : mapping
+        Its name and sizes.
+    settings : Settings
+        As they were used: ranks are cut to what the graph has.
+    machine : mapping of str to str
+        Processor, cores, versions.
+    backend : str
+        Where it ran.
+    eigenvalues : tuple of float
+        The leading ones, descending.
+    groups : int
+        Aggregates of ``hybrid``, by default.
+    exact : Measurement
+        The exact solution.
+    measurements : mapping of Trial to Measurement
+    """
+
+    benchmark: Mapping[str, Any]
+    settings: Settings
+    machine: Mapping[str, Any]
+    backend: str
+    eigenvalues: tuple[float, ...]
+    groups: int
+    exact: Measurement
+    measurements: Mapping[Trial, Measurement]
+
+    def __repr__(self) -> str:
+        return f"Run({self.benchmark['name']}, {len(self.measurements)} measurements)"
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values that ``from_json`` makes a run of."""
+        return {
+            "benchmark": dict(self.benchmark),
+            "settings": asdict(self.settings),
+            "machine": dict(self.machine),
+            "backend": self.backend,
+            "eigenvalues": list(self.eigenvalues),
+            "groups": self.groups,
+            "exact": asdict(self.exact),
+            "measurements": [asdict(one) for one in self.measurements.values()],
+        }
+
+    @classmethod
+    def from_json(cls, plain: Mapping[str, Any]) -> Run:
+        """A run from plain values."""
+        measured = [measurement_of(one) for one in plain["measurements"]]
+        return cls(
+            benchmark=plain["benchmark"],
+            settings=_settings(plain["settings"]),
+            machine=plain["machine"],
+            backend=plain["backend"],
+            eigenvalues=tuple(plain["eigenvalues"]),
+            groups=plain["groups"],
+            exact=measurement_of(plain["exact"]),
+            measurements={one.trial: one for one in measured},
+        )
+
+
+def run_experiments(
+    benchmark: Benchmark,
+    folder: str | os.PathLike[str],
+    *,
+    settings: Settings | None = None,
+    restart: bool = False,
+    progress: Progress | None = None,
+    backend: str | Backend = "auto",
+) -> Run:
+    """Measure everything that the paper's figures and tables show, on a benchmark.
+
+    Parameters
+    ----------
+    folder
+        Where measurements go; made if it is not there. A folder with an unfinished run of the same
+        benchmark and settings is gone on with.
+    settings
+        ``Settings()`` by default.
+    restart
+        Throw away what an earlier run left in the folder; files that are not a run's own stay.
+    progress
+        Called as ``progress(stage, done, total)``.
+
+    Raises
+    ------
+    ValueError
+        If the folder holds a run of something else, or other files.
+    """
+    place = Path(folder)
+    wanted = Settings() if settings is None else settings
+    device = select_backend(backend)
+    # Before anything is written: a run that cannot begin leaves no folder behind.
+    check_count(wanted.neighbors, "neighbors", high=benchmark.n - 1)
+    for what, vectors in (("descriptors", benchmark.descriptors), ("queries", benchmark.queries)):
+        check_vectors(vectors, what, dtype="float32", backend=select_backend("numpy"))
+    check_knn(wanted.knn, benchmark.descriptors.shape[1])
+    labels, asked = benchmark.labels, benchmark.query_labels
+    if labels is not None and asked is not None and not np.isin(asked, labels).any():
+        raise ValueError("no query has a relevant item: no label of a query is one of an item.")
+    header = header_of(benchmark, asdict(wanted), device.name)
+    if restart:
+        restart_run(place, header)
+    log = RunLog.open(place, header)
+    base = _base_index(benchmark, wanted, place / WORK, progress, device)
+    used = _fitting(wanted, base)
+    eigen = _eigen_index(base, used, place / WORK, progress)
+    exact, best = _exact(log, base, benchmark, place / WORK, progress)
+    indexes = _Indexes(base, eigen, benchmark, used)
+    trials = list(dict.fromkeys(one for part in trials_of(used, base).values() for one in part))
+    # By index, so that each is made once.
+    trials.sort(key=lambda one: (one.augmented, one.basis, one.rank or 0, one.sparsity or 0))
+    for place_in_line, trial in enumerate(trials):
+        if progress:
+            progress("measuring", place_in_line, len(trials))
+        if trial not in log.measurements:
+            log.put(measure(trial, indexes.index_for(trial), benchmark, best))
+    if progress:
+        progress("measuring", len(trials), len(trials))
+    values = base.backend.to_numpy(eigen.required_eigenvectors().eigenvalues)
+    return Run(
+        benchmark=log.header["benchmark"],
+        settings=used,
+        machine=log.header["machine"],
+        backend=device.name,
+        eigenvalues=tuple(float(value) for value in values),
+        groups=default_groups(base.layout.graph),
+        exact=exact,
+        measurements={trial: log.measurements[trial] for trial in trials},
+    )
+
+
+def base_index(
+    benchmark: Benchmark,
+    folder: str | os.PathLike[str],
+    *,
+    progress: Progress | None = None,
+    backend: str | Backend = "auto",
+) -> DiffusionIndex:
+    """The index that a finished run was measured with, with the default basis."""
+    bare = _base_index(
+        benchmark, Settings(), Path(folder) / WORK, progress, select_backend(backend)
+    )
+    return with_basis(bare, "auto", progress=progress)
+
+
+def trials_of(settings: Settings, index: DiffusionIndex) -> dict[str, list[Trial]]:
+    """The trials behind each figure and table, in the order of the paper."""
+    n, groups = index.n, default_groups(index.layout.graph)
+    rank, sparsity = settings.rank, settings.sparsities[-1]
+    cut = [max(1, round(part * n)) for part in settings.shortlists]
+
+    def paper(rank: int, steps: int) -> Trial:
+        return Trial("hybrid-paper", "eigen", rank, steps)
+
+    def sparse(rank: int, steps: int, sparsity: float = sparsity) -> Trial:
+        return Trial("shybrid", "eigen", rank, steps, sparsity=sparsity)
+
+    def ours(steps: int, groups: int = groups) -> Trial:
+        return Trial("hybrid", "aggregate", groups, steps)
+
+    temporal = [Trial("temporal", steps=count) for count in settings.steps]
+    spectral = [Trial(name, "eigen", settings.spectral_rank) for name in ("fsr", "fsrw")]
+    truncated = [Trial("truncated", steps=20, shortlist=size) for size in cut]
+    few = [count for count in settings.steps if count <= 5]
+    smaller = [one for one in settings.ranks if one <= rank]
+    groupings = [max(1, n // size) for size in settings.items_per_group]
+    full = Trial("temporal", steps=20)
+    shown_cut = truncated[min(1, len(truncated) - 1)]
+    return {
+        "figure-2": [
+            *temporal,
+            *(paper(rank, count) for count in (0, *settings.steps)),
+            *(sparse(rank, count) for count in (0, *settings.steps)),
+            *(Trial("hybrid", "eigen", rank, count) for count in (0, *settings.steps)),
+            *(ours(count) for count in (0, *settings.steps)),
+            *spectral,
+        ],
+        "figure-3": [
+            *(Trial("temporal", steps=count) for count in few),
+            *(paper(one, count) for one in settings.ranks for count in (0, *few)),
+            *(ours(count, size) for size in groupings for count in (0, *few)),
+        ],
+        "figure-4": [
+            paper(rank, 5),
+            *(sparse(rank, 5, one) for one in settings.sparsities),
+            *(Trial("hybrid", "sparse-eigen", rank, 5, one) for one in settings.sparsities),
+        ],
+        "figure-5": [
+            full,
+            *truncated,
+            spectral[1],
+            *(paper(one, 5) for one in smaller),
+            *(sparse(one, 5) for one in smaller),
+            *(ours(5, size) for size in groupings),
+        ],
+        "table-1": [
+            full,
+            shown_cut,
+            spectral[1],
+            sparse(rank, 5),
+            Trial("hybrid", "eigen", rank, 5),
+            ours(5),
+        ],
+        "table-2": [
+            Trial("nn"),
+            Trial("alpha-qe"),
+            Trial("nn", augmented=True),
+            full,
+            shown_cut,
+            *spectral,
+            paper(rank, 5),
+            sparse(rank, 5),
+            Trial("hybrid", "eigen", rank, 5),
+            ours(5),
+            ours(10),
+        ],
+    }
+
+
+class _Indexes:
+    """The index of each trial, made when it is asked for; the last one is kept."""
+
+    def __init__(
+        self,
+        base: DiffusionIndex,
+        eigen: DiffusionIndex,
+        benchmark: Benchmark,
+        settings: Settings,
+    ) -> None:
+        self._base, self._eigen = base, eigen
+        self._benchmark, self._settings = benchmark, settings
+        self._kept: tuple[object, DiffusionIndex] | None = None
+
+    def index_for(self, trial: Trial) -> DiffusionIndex:
+        key = (trial.augmented, trial.basis, trial.rank)
+        if trial.basis == "sparse-eigen":
+            key = (*key, trial.sparsity)  # type: ignore[assignment]
+        if self._kept is None or self._kept[0] != key:
+            self._kept = None  # frees the last one before the next is made
+            self._kept = (key, self._made(trial))
+        return self._kept[1]
+
+    def _made(self, trial: Trial) -> DiffusionIndex:
+        seed = self._settings.seed
+        if trial.augmented:
+            base, few = self._base, Expansion()
+            few = replace(few, neighbors=min(few.neighbors, base.n - 1))
+            lists = base.neighbors
+            if lists is not None and lists.ids.shape[1] < few.neighbors:
+                lists = None
+            vectors = augment_database(
+                base.descriptors, expansion=few, lists=lists, backend=base.backend
+            )
+            return replace(self._base, descriptors=vectors)
+        if trial.basis == "none":
+            return self._base
+        if trial.basis == "aggregate":
+            return with_basis(self._base, "aggregate", rank=trial.rank, seed=seed)
+        assert trial.rank is not None
+        leading = with_leading(self._eigen, trial.rank)
+        if trial.basis == "eigen":
+            return leading
+        assert trial.sparsity is not None
+        return replace(leading, basis=leading.sparse_eigenvectors(trial.sparsity), _sparse={})
+
+
+def _base_index(
+    benchmark: Benchmark,
+    settings: Settings,
+    work: Path,
+    progress: Progress | None,
+    device: Backend,
+) -> DiffusionIndex:
+    """The index without a basis; its k-NN lists and graph are kept for the next time."""
+    folder = work / GRAPH
+    if has_index(folder):
+        index = load_index(folder, backend=device)
+    else:
+        index = build_index(
+            benchmark.descriptors,
+            neighbors=settings.neighbors,
+            gamma=settings.gamma,
+            alpha=settings.alpha,
+            basis="none",
+            knn=settings.knn,
+            seed=settings.seed,
+            progress=progress,
+            backend=device,
+        )
+        # The descriptors are the user's already, and may be large.
+        replace(index, descriptors=None).save(folder)
+    if index.descriptors is not None:
+        return index
+    vectors = check_vectors(
+        benchmark.descriptors, "descriptors", dtype=index.dtype, backend=index.backend
+    )
+    return replace(index, descriptors=unit_rows(vectors, index.backend))
+
+
+def _eigen_index(
+    base: DiffusionIndex, settings: Settings, work: Path, progress: Progress | None
+) -> DiffusionIndex:
+    """The index with all the eigenvectors that any trial needs."""
+    folder = work / EIGENVECTORS
+    rank = max(settings.spectral_rank, settings.rank, *settings.ranks)
+    if has_index(folder):
+        stored = load_index(folder, backend=base.backend)
+        return replace(base, basis=stored.basis, layout=stored.layout, _sparse={})
+    index = with_basis(base, "eigen", rank=rank, seed=settings.seed, progress=progress)
+    replace(index, descriptors=None, neighbors=None).save(folder)
+    return index
+
+
+def _exact(
+    log: RunLog, base: DiffusionIndex, benchmark: Benchmark, work: Path, progress: Progress | None
+) -> tuple[Measurement, HostArray]:
+    """The exact solution of every query, which the others are held against."""
+    path = work / EXACT
+    if log.exact is not None and path.is_file():
+        return log.exact, np.load(path, allow_pickle=False)
+    if progress:
+        progress("exact solution", 0, 1)
+    lists, device = base.neighbors, base.backend
+    assert lists is not None
+    precise = build_index_from_neighbors(
+        lists.ids,
+        device.xp.clip(lists.similarities, min=0),
+        descriptors=benchmark.descriptors,
+        gamma=base.gamma,
+        alpha=base.alpha,
+        basis="none",
+        keep_neighbors=False,
+        dtype="float64",
+        backend=device,
+    )
+    measured, best = solve_exactly(precise, benchmark)
+    temporary = work / "exact.tmp.npy"
+    np.save(temporary, best, allow_pickle=False)
+    os.replace(temporary, path)
+    log.put_exact(measured)
+    if progress:
+        progress("exact solution", 1, 1)
+    return measured, best
+
+
+def _fitting(settings: Settings, base: DiffusionIndex) -> Settings:
+    """The settings with ranks that the graph's largest component can give."""
+    size = largest_component(base.layout.graph).size
+    # Beyond a third of the component the decomposition is dense, which takes hours on large ones.
+    most = max(1, size - 1 if size <= _DENSE_ITEMS else size // 3)
+    return replace(
+        settings,
+        rank=min(settings.rank, most),
+        spectral_rank=min(settings.spectral_rank, most),
+        ranks=tuple(dict.fromkeys(min(one, most) for one in settings.ranks)),
+    )
+
+
+def _settings(plain: Mapping[str, Any]) -> Settings:
+    told: dict[str, Any] = {
+        name: tuple(one) if isinstance(one, list) else one for name, one in plain.items()
+    }
+    return Settings(**told)

@@ -1,0 +1,205 @@
+"""The first thing to run on a GPU server: does it compute what the CPU computes?"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from hybrid_gpu.backends import Backend, select_backend
+from hybrid_gpu.backends.numpy_backend import NumpyBackend
+from hybrid_gpu.backends.protocol import HostArray
+from hybrid_gpu.index.build import build_index
+from hybrid_gpu.index.diffusion_index import DiffusionIndex
+from hybrid_gpu.progress import Progress
+from hybrid_gpu.ranking.methods import METHODS
+
+# Sums of a few hundred terms in each precision; the two sides add up in different orders.
+TOLERANCE = {"float32": 2e-5, "float64": 1e-11}
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One operation in one precision, on the host and on the device.
+
+    Attributes
+    ----------
+    difference : float
+        The largest difference, relative to the largest value.
+    host_ms, device_ms : float
+        Time of the faster of two runs, after one that compiles.
+    """
+
+    operation: str
+    dtype: str
+    difference: float
+    tolerance: float
+    host_ms: float
+    device_ms: float
+
+    @property
+    def agrees(self) -> bool:
+        return self.difference <= self.tolerance  # NaN agrees with nothing
+
+
+def selfcheck(
+    backend: str | Backend = "auto", *, size: int = 20_000, progress: Progress | None = None
+) -> tuple[Check, ...]:
+    """Compare every backend operation, and every ranking method, with the NumPy backend.
+
+    Parameters
+    ----------
+    backend
+        The one to check.
+    size
+        Items of the test graph. Small ones check the same code in less time.
+    """
+    device = select_backend(backend)
+    host = NumpyBackend()
+    cases = [
+        (name, dtype, run)
+        for dtype in TOLERANCE
+        for name, run in (*_operations(dtype, size), *_searches(dtype, min(size, 4000)))
+    ]
+    checks = []
+    for number, (name, dtype, run) in enumerate(cases):
+        if progress:
+            progress("selfcheck", number, len(cases))
+        expected, host_ms = _timed(run, host)
+        given, device_ms = _timed(run, device)
+        difference = _difference(given, expected)
+        checks.append(Check(name, dtype, difference, TOLERANCE[dtype], host_ms, device_ms))
+    if progress:
+        progress("selfcheck", len(cases), len(cases))
+    return tuple(checks)
+
+
+def _timed(run: Callable[[Backend], list[Any]], backend: Backend) -> tuple[list[HostArray], float]:
+    fastest = float("inf")
+    values: list[Any] = []
+    for _ in range(3):
+        start = time.perf_counter()
+        values = run(backend)
+        backend.synchronize()
+        seconds = time.perf_counter() - start
+        fastest = min(fastest, seconds)
+    arrays = [one if isinstance(one, np.ndarray) else backend.to_numpy(one) for one in values]
+    return arrays, 1e3 * fastest
+
+
+def _difference(given: list[HostArray], expected: list[HostArray]) -> float:
+    worst = 0.0
+    for one, other in zip(given, expected, strict=True):
+        if one.shape != other.shape:
+            return float("inf")
+        if one.size:
+            scale = float(np.max(np.abs(other[np.isfinite(other)]), initial=1e-30))
+            gap = np.where(one == other, 0.0, np.abs(one.astype(float) - other.astype(float)))
+            worst = max(worst, float(np.max(gap)) / scale)
+    return worst
+
+
+def _operations(dtype: str, n: int) -> Iterator[tuple[str, Callable[[Backend], list[Any]]]]:
+    """Every operation of the protocol, on data that is made anew for each backend."""
+    rng = np.random.default_rng(97)
+    row_lengths = rng.integers(0, 50, n)
+    indptr = np.concatenate([[0], np.cumsum(row_lengths)]).astype(np.int32)
+    indices = rng.integers(0, n, indptr[-1]).astype(np.int32)
+    data = (rng.random(indptr[-1]) / 50).astype(dtype)
+    # Columns in each row ascend, as cuSPARSE expects; repeated ones are within the rules.
+    rows = np.repeat(np.arange(n), row_lengths)
+    indices = indices[np.lexsort((indices, rows))]
+    dense = {m: rng.standard_normal((n, m)).astype(dtype) for m in (1, 7, 64)}
+    small = rng.standard_normal((64, n)).astype(dtype)
+    step = rng.random(64)
+    ids = rng.integers(-1, n, (n, 20))
+    similarities = rng.random((n, 20)).astype(dtype)
+
+    def csr(b: Backend) -> Any:
+        return b.csr(b.asarray(data), b.asarray(indices), b.asarray(indptr), (n, n))
+
+    def spmm(m: int, b: Backend) -> list[Any]:
+        return [b.spmm(csr(b), b.asarray(dense[m]))]
+
+    def update(b: Backend) -> list[Any]:
+        one, other, third, fourth = (b.asarray(dense[64].copy()) for _ in range(4))
+        record = b.cg_update(one, other, third, fourth, b.asarray(step))
+        return _fields(record, "solution", "residual", "squared_norm")
+
+    for m in dense:
+        yield f"spmm, {m} columns", partial(spmm, m)
+    yield (
+        "subtract_spmm",
+        lambda b: [
+            b.subtract_spmm(b.asarray(dense[64].copy()), csr(b), b.asarray(dense[64].copy()))
+        ],
+    )
+    yield (
+        "laplacian_step",
+        lambda b: _fields(
+            b.laplacian_step(csr(b), b.asarray(dense[64]), 0.99), "values", "curvature"
+        ),
+    )
+    yield "matmul", lambda b: [b.matmul(b.asarray(small), b.asarray(dense[7]))]
+    yield "column_dots", lambda b: [b.column_dots(b.asarray(dense[7]), b.asarray(dense[7]))]
+    yield "cg_update", update
+    yield (
+        "cg_direction",
+        lambda b: [
+            b.cg_direction(
+                b.asarray(dense[64].copy()), b.asarray(dense[64].copy()), b.asarray(step)
+            )
+        ],
+    )
+    yield "top_k", lambda b: _fields(b.top_k(b.asarray(small), 100), "scores", "ids")
+    yield (
+        "top_k of columns",
+        lambda b: _fields(b.top_k(b.asarray(dense[64]).T, 100), "scores", "ids"),
+    )
+    yield (
+        "mutual_edges",
+        lambda b: _fields(
+            b.mutual_edges(b.asarray(ids), b.asarray(similarities)), "rows", "columns", "weights"
+        ),
+    )
+    yield (
+        "uploads and downloads",
+        lambda b: [b.download(part)() for (part,) in b.uploads((small,), 0, 17)],
+    )
+
+
+def _searches(dtype: str, n: int) -> Iterator[tuple[str, Callable[[Backend], list[Any]]]]:
+    """Whole searches: an index is built and asked on the backend itself."""
+    rng = np.random.default_rng(101)
+    centers = rng.standard_normal((max(2, n // 100), 16))
+    vectors = centers[rng.integers(0, len(centers), n)] + 0.6 * rng.standard_normal((n, 16))
+    # A solve for every query on its own shortlist takes long: few of them for a small check.
+    count = min(32, max(4, n // 100))
+    queries = vectors[:count] + 0.1 * rng.standard_normal((count, 16))
+    indexes: dict[tuple[str, str], DiffusionIndex] = {}
+
+    def made(b: Backend, basis: str) -> DiffusionIndex:
+        if (b.name, basis) not in indexes:
+            index = build_index(
+                vectors, neighbors=10, basis=basis, rank=10, knn="exact", dtype=dtype, backend=b
+            )
+            indexes[b.name, basis] = index.precompute(keep=50) if basis == "eigen" else index
+        return indexes[b.name, basis]
+
+    def scores(method: str, basis: str, b: Backend) -> list[Any]:
+        # The scores alone: items that tie may change places with the last bit.
+        # As many steps on both: a search to an accuracy may stop one of them a step earlier.
+        options: dict[str, Any] = {"method": method, "steps": 5, "shortlist": n // 4}
+        return [made(b, basis).search(queries, k=20, **options).scores]
+
+    for method in METHODS:
+        yield f"search, {method}", partial(scores, method, "eigen")
+    yield "search, hybrid, aggregates", partial(scores, "hybrid", "aggregate")
+
+
+def _fields(record: Any, *names: str) -> list[Any]:
+    return [getattr(record, name) for name in names]

@@ -1,0 +1,56 @@
+"""Columns of the diffusion operator, stored: what each item on its own would score every other."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from hybrid_gpu.backends import Array, Backend
+from hybrid_gpu.diffusion.observation import Observation, scatter
+from hybrid_gpu.graph.affinity import array_bytes
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Columns:
+    """The best entries of ``h(W) e_j`` for every item j.
+
+    Attributes
+    ----------
+    ids : int32 array of shape (n, keep)
+        Items by descending score; -1 where diffusion reached no more.
+    scores : float array of shape (n, keep)
+        Their scores.
+    alpha : float
+        The restart parameter that they were computed with.
+    """
+
+    ids: Array
+    scores: Array
+    alpha: float
+
+    @property
+    def keep(self) -> int:
+        """Entries per column."""
+        return int(self.ids.shape[1])
+
+    @property
+    def memory(self) -> int:
+        """Bytes."""
+        return array_bytes(self.ids) + array_bytes(self.scores)
+
+    def combine(self, observation: Observation, backend: Backend) -> Array:
+        """Scores (n, m) of observations: each observed item adds its column, times its weight."""
+        xp = backend.xp
+        m, q = observation.ids.shape
+        known = observation.ids >= 0
+        rows = xp.reshape(xp.where(known, observation.ids, xp.zeros_like(observation.ids)), (-1,))
+        weights = xp.where(known, observation.weights, xp.zeros_like(observation.weights))
+        shape = (m, q, self.keep)
+        ids = xp.reshape(xp.astype(xp.take(self.ids, rows, axis=0), xp.int64), shape)
+        scores = xp.reshape(xp.take(self.scores, rows, axis=0), shape) * weights[:, :, None]
+        # Columns of a file that was opened without verify are not looked at before.
+        ids = xp.where(ids < observation.n, ids, -xp.ones_like(ids))
+        flat = (m, q * self.keep)
+        return scatter(xp.reshape(ids, flat), xp.reshape(scores, flat), observation.n, backend)
+
+    def __repr__(self) -> str:
+        return f"Columns({self.keep} entries for each of {self.ids.shape[0]} items)"

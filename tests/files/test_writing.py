@@ -1,0 +1,69 @@
+"""Files are written whole or not at all."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from hybrid_gpu.files.writing import replace_files, reserve_space, write_synced
+
+
+def _contents(folder):
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+def test_files_are_written_and_replaced(tmp_path):
+    (tmp_path / "a.txt").write_bytes(b"old")
+    replace_files({tmp_path / "a.txt": b"new", tmp_path / "b": b""})
+    assert _contents(tmp_path) == {"a.txt": b"new", "b": b""}
+
+
+def test_nothing_changes_unless_everything_could_be_written(tmp_path):
+    (tmp_path / "a.txt").write_bytes(b"old")
+    with pytest.raises(FileNotFoundError):
+        replace_files({tmp_path / "a.txt": b"new", tmp_path / "nowhere" / "b": b"new"})
+    assert _contents(tmp_path) == {"a.txt": b"old"}
+
+
+def test_failed_replacing_leaves_nothing_behind(tmp_path, monkeypatch):
+    def fail(source, target):
+        raise OSError("no room")
+
+    (tmp_path / "a.txt").write_bytes(b"old")
+    monkeypatch.setattr("os.replace", fail)
+    with pytest.raises(OSError, match="no room"):
+        replace_files({tmp_path / "a.txt": b"new"})
+    assert _contents(tmp_path) == {"a.txt": b"old"}
+
+
+def test_files_take_their_places_in_order_and_only_when_all_are_whole(tmp_path, monkeypatch):
+    # A page comes after the pictures that it links to.
+    seen, replace = [], os.replace
+
+    def watch(source, target):
+        seen.append((target.name, sorted(map(len, _contents(tmp_path).values()))))
+        replace(source, target)
+
+    monkeypatch.setattr("os.replace", watch)
+    replace_files({tmp_path / "z.png": b"12", tmp_path / "a.html": b"123"})
+    assert seen == [("z.png", [2, 3]), ("a.html", [2, 3])]
+
+
+def test_synced_file_takes_the_place_of_a_link_and_not_of_what_it_leads_to(tmp_path):
+    (tmp_path / "mine").write_bytes(b"mine")
+    (tmp_path / "file").symlink_to(tmp_path / "mine")
+    write_synced(tmp_path / "file", b"new")
+    assert _contents(tmp_path) == {"mine": b"mine", "file": b"new"}
+
+
+@pytest.mark.parametrize("fallocate", [True, False])
+def test_reserved_space_is_zeros_behind_what_is_there(tmp_path, monkeypatch, fallocate):
+    if not fallocate:
+        monkeypatch.delattr(os, "posix_fallocate", raising=False)
+    size = (1 << 20) + 5
+    with open(tmp_path / "file", "xb") as file:
+        file.write(b"head")
+        file.flush()
+        reserve_space(file, size)
+    assert _contents(tmp_path) == {"file": b"head" + bytes(size - 4)}

@@ -1,0 +1,208 @@
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from conftest import clustered_vectors
+
+import hybrid_gpu as hg
+from hybrid_gpu import reference
+from hybrid_gpu.graph import neighbors as module
+from hybrid_gpu.graph.neighbors import check_knn
+
+
+def cosines(vectors, queries):
+    return reference.unit(queries) @ reference.unit(vectors).T
+
+
+def test_exact_neighbors_are_those_of_a_full_sort(backend, rng, dtype, tolerance):
+    vectors = clustered_vectors(rng).astype(dtype)
+    found = hg.nearest_neighbors(vectors, k=7, knn="exact", dtype=dtype, backend=backend)
+    similarity = cosines(vectors, vectors)
+    np.fill_diagonal(similarity, -np.inf)
+    best = -np.sort(-similarity, axis=1)[:, :7]
+    np.testing.assert_allclose(backend.to_numpy(found.similarities), best, atol=tolerance)
+    ids = backend.to_numpy(found.ids)
+    chosen = np.take_along_axis(similarity, ids, axis=1)
+    np.testing.assert_allclose(chosen, best, atol=tolerance)
+    assert all(len(set(line)) == 7 for line in ids.tolist())
+
+
+def test_queries_outside_the_database(backend, rng, dtype, tolerance):
+    vectors, queries = clustered_vectors(rng, n=50), clustered_vectors(rng, n=9)
+    found = hg.nearest_neighbors(vectors, queries, k=50, knn="exact", dtype=dtype, backend=backend)
+    best = -np.sort(-cosines(vectors, queries), axis=1)
+    np.testing.assert_allclose(backend.to_numpy(found.similarities), best, atol=tolerance)
+
+
+def test_tiles_do_not_change_the_answer(backend, rng, monkeypatch):
+    vectors = clustered_vectors(rng)
+    whole = hg.nearest_neighbors(vectors, k=5, knn="exact", backend=backend)
+    # Room for three rows of similarities at a time.
+    monkeypatch.setattr(type(backend), "available_bytes", lambda self: 3 * 4 * 120 * 4)
+    seen = []
+    tiled = hg.nearest_neighbors(
+        vectors, k=5, knn="exact", progress=lambda *stage: seen.append(stage[1]), backend=backend
+    )
+    assert seen == list(range(0, 121, 3))
+    np.testing.assert_array_equal(backend.to_numpy(whole.ids), backend.to_numpy(tiled.ids))
+
+
+@pytest.mark.parametrize("knn", ["exact", "faiss"])
+def test_many_duplicates_never_list_themselves(backend, knn):
+    # Twelve equal items and k = 4: an engine may return four others before the item itself.
+    vectors = np.repeat(np.eye(3), 12, axis=0)
+    found = hg.nearest_neighbors(vectors, k=4, knn=knn, backend=backend)
+    ids = backend.to_numpy(found.ids)
+    assert not np.any(ids == np.arange(36)[:, None])
+    np.testing.assert_allclose(backend.to_numpy(found.similarities), 1, rtol=1e-6)
+    assert np.all(ids // 12 == np.arange(36)[:, None] // 12)
+
+
+def test_zero_vectors_are_similar_to_nothing(backend):
+    vectors = np.array([[1.0, 0], [0, 0], [1, 1], [0, 0]])
+    found = hg.nearest_neighbors(vectors, k=3, knn="exact", backend=backend)
+    similarities = backend.to_numpy(found.similarities)
+    assert np.all(similarities[[1, 3]] == 0)
+    assert np.all(np.isfinite(similarities))
+
+
+def test_length_of_vectors_does_not_matter_even_when_squares_overflow(backend, rng):
+    vectors = clustered_vectors(rng, n=20)
+    scale = 10.0 ** rng.uniform(-30, 30, (20, 1))
+    vectors[:5] = -np.abs(vectors[:5])
+    one = hg.nearest_neighbors(vectors, k=3, dtype="float32", backend=backend)
+    other = hg.nearest_neighbors(vectors * scale, k=3, dtype="float32", backend=backend)
+    np.testing.assert_allclose(
+        backend.to_numpy(one.similarities), backend.to_numpy(other.similarities), atol=1e-6
+    )
+
+
+@pytest.mark.parametrize("knn", ["faiss", "IVF4,Flat"])
+def test_faiss_finds_what_exact_search_finds(backend, rng, knn):
+    vectors = clustered_vectors(rng, n=400)
+    exact = hg.nearest_neighbors(vectors, k=6, knn="exact", backend=backend)
+    faiss = hg.nearest_neighbors(vectors, k=6, knn=knn, backend=backend)
+    np.testing.assert_allclose(
+        backend.to_numpy(faiss.similarities), backend.to_numpy(exact.similarities), atol=1e-5
+    )
+
+
+def test_faiss_padding_becomes_no_neighbor(backend, rng):
+    # 32 of the 64 lists of an inverted file are probed: they do not hold 90 of 100 items.
+    vectors = clustered_vectors(rng, n=100)
+    found = hg.nearest_neighbors(vectors, k=90, knn="IVF64,Flat", backend=backend)
+    ids = backend.to_numpy(found.ids)
+    assert ids.shape == (100, 90)
+    assert np.any(ids < 0)
+    assert np.all(ids[:, :5] >= 0)
+    assert np.all(backend.to_numpy(found.similarities)[ids < 0] == 0)
+
+
+def test_faiss_is_chosen_from_20_000_items_on(monkeypatch):
+    asked = []
+    monkeypatch.setattr(module, "_through_faiss", lambda units, *_, **__: asked.append(len(units)))
+    monkeypatch.setattr(module, "exact_neighbors", lambda units, *_, **__: asked.append(0))
+    for n in (19_999, 20_000):
+        hg.nearest_neighbors(np.ones((n, 2)), k=1, backend="numpy")
+    assert asked == [0, 20_000]
+
+
+@pytest.mark.parametrize("knn", ["exact", "faiss"])
+def test_progress_reaches_the_end(backend, rng, knn):
+    seen = []
+    vectors = clustered_vectors(rng)
+    hg.nearest_neighbors(
+        vectors,
+        k=3,
+        knn=knn,
+        progress=lambda stage, done, total: seen.append((stage, done, total)),
+        backend=backend,
+    )
+    assert seen[0] == ("neighbors", 0, 120)
+    assert seen[-1] == ("neighbors", 120, 120)
+
+
+def test_bad_requests_say_what_to_do(backend, rng):
+    vectors = clustered_vectors(rng, n=10)
+    with pytest.raises(ValueError, match="k must be at most 9; got 10"):
+        hg.nearest_neighbors(vectors, k=10, backend=backend)
+    with pytest.raises(ValueError, match="FAISS factory string; got 'Nonsense'"):
+        hg.nearest_neighbors(vectors, k=2, knn="Nonsense", backend=backend)
+    with pytest.raises(ValueError, match="8 dimensions; got 3"):
+        hg.nearest_neighbors(vectors, vectors[:, :3], k=2, backend=backend)
+
+
+def test_names_of_engines_can_be_checked_beforehand():
+    for knn in ("auto", "exact", "faiss", "IVF4,Flat"):
+        check_knn(knn, 8)
+    with pytest.raises(ValueError, match="FAISS factory string; got 'Nonsense'"):
+        check_knn("Nonsense", 8)
+
+
+@pytest.mark.parametrize("knn", ["IVF4096,Flat", "PQ4", "IVF64,PQ4"])
+def test_too_few_items_for_a_faiss_index_are_told_what_to_use(backend, rng, knn):
+    vectors = clustered_vectors(rng, n=50)
+    with pytest.raises(ValueError, match=rf"50 items by knn='{knn}': .*Use 'faiss' or 'exact'"):
+        hg.nearest_neighbors(vectors, k=3, knn=knn, backend=backend)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
+@pytest.mark.parametrize("knn", ["faiss", "IVF16,Flat"])
+def test_faiss_works_in_a_forked_child(knn):
+    script = f"""
+import os
+import numpy as np
+import hybrid_gpu as hg
+vectors = np.random.default_rng(3).standard_normal((3000, 16))
+def found():
+    return hg.nearest_neighbors(vectors, k=5, knn={knn!r}, backend="numpy").ids
+ids = found()
+child = os.fork()
+if child == 0:
+    os._exit(0 if (found() == ids).all() else 1)
+assert os.waitpid(child, 0)[1] == 0
+"""
+    subprocess.run([sys.executable, "-c", script], check=True, timeout=60)
+
+
+def test_an_engine_that_is_no_name_is_refused(backend, rng):
+    with pytest.raises(TypeError, match=r"FAISS factory string; got 3\."):
+        hg.nearest_neighbors(clustered_vectors(rng), k=3, knn=3, backend=backend)
+
+
+def test_faiss_is_not_asked_where_a_limit_of_addresses_is_too_low(rng, monkeypatch):
+    pytest.importorskip("faiss")
+    vectors = rng.standard_normal((20_000, 4)).astype("float32")
+    exact = hg.nearest_neighbors(vectors, vectors[:3], k=4, knn="exact", backend="numpy")
+    monkeypatch.setattr(module, "address_room", lambda: 100 << 20)
+    monkeypatch.setattr(module, "_ask_faiss", None)  # it would crash
+    with pytest.raises(MemoryError, match="knn='exact'"):
+        hg.nearest_neighbors(vectors, vectors[:3], k=4, knn="faiss", backend="numpy")
+    found = hg.nearest_neighbors(vectors, vectors[:3], k=4, backend="numpy")
+    np.testing.assert_array_equal(found.ids, exact.ids)
+    monkeypatch.undo()
+    monkeypatch.setattr(module, "address_room", lambda: 1 << 40)
+    found = hg.nearest_neighbors(vectors, vectors[:3], k=4, knn="faiss", backend="numpy")
+    np.testing.assert_array_equal(found.ids, exact.ids)
+
+
+def test_faiss_is_not_asked_where_it_does_not_suit(rng, monkeypatch):
+    # Enough items for "auto" to think of it, and none to be had.
+    vectors = rng.standard_normal((20_000, 4)).astype("float32")
+    exact = hg.nearest_neighbors(vectors, vectors[:3], k=4, knn="exact", backend="numpy")
+    monkeypatch.setattr(module, "_faiss_suits", lambda backend: False)
+    monkeypatch.setattr(module, "_ask_faiss", None)
+    found = hg.nearest_neighbors(vectors, vectors[:3], k=4, backend="numpy")
+    np.testing.assert_array_equal(found.ids, exact.ids)
+
+
+def test_few_queries_ask_faiss_for_few_addresses(rng, monkeypatch):
+    pytest.importorskip("faiss")
+    monkeypatch.setattr(module, "address_room", lambda: 0)
+    n, d, k = 5000, 4, 9
+    units = np.zeros((n, d), np.float32)
+    few, all_items = (module._faiss_lacks(units, queries, k) for queries in (units[:3], None))
+    # Vectors of 4 d bytes; lists of 12 bytes an entry, once whole and twice by parts.
+    assert all_items - few == (n - 3) * (4 * d + 3 * 12 * (k + 1))

@@ -1,0 +1,209 @@
+"""Every method, through the index, against the paper as written."""
+
+import numpy as np
+import pytest
+import scipy.sparse as sparse
+from conftest import clustered_vectors, two_cliques
+
+import hybrid_gpu as hg
+from hybrid_gpu import reference
+
+ALPHA, NEIGHBORS, RANK, SHORTLIST = 0.97, 6, 12, 40
+# Only hybrid has no number of steps of its own.
+STEPS = {"hybrid": 5}
+
+
+def indexed(vectors, backend):
+    """An index that every method can be asked of."""
+    index = hg.build_index(
+        vectors, neighbors=6, basis="eigen", rank=8, dtype="float64", backend=backend
+    )
+    return index.precompute(keep=len(vectors), rtol=1e-13)
+
+
+class Case:
+    """The same queries for the library and for the reference."""
+
+    def __init__(self, backend, rng, dtype):
+        self.backend = backend
+        self.vectors = clustered_vectors(rng)
+        self.queries = clustered_vectors(rng, n=5)
+        self.index = hg.build_index(
+            self.vectors,
+            neighbors=NEIGHBORS,
+            alpha=ALPHA,
+            basis="eigen",
+            rank=RANK,
+            dtype=dtype,
+            backend=backend,
+        ).precompute(keep=120, rtol={"float32": 1e-5, "float64": 1e-12}[dtype])
+        self.affinity = reference.affinity_matrix(self.vectors, NEIGHBORS)
+        self.adjacency = reference.normalize(self.affinity)
+        self.similarity = reference.unit(self.queries) @ reference.unit(self.vectors).T
+        self.observations = [reference.observation(line) for line in self.similarity]
+        # The reference's own eigenvectors, so that nothing is shared.
+        self.values, self.eigenvectors = reference.leading_eigenpairs(self.adjacency, RANK)
+
+    def reference_scores(self, method):
+        def score(query):
+            y, similarity = self.observations[query], self.similarity[query]
+            spectrum = (self.values, self.eigenvectors)
+            if method == "nn":
+                return similarity
+            if method == "alpha-qe":
+                weights = reference.observation(similarity, neighbors=10, gamma=3.0)
+                expanded = reference.unit(self.queries[query : query + 1]) + (
+                    weights @ reference.unit(self.vectors)
+                )
+                return (reference.unit(expanded) @ reference.unit(self.vectors).T)[0]
+            if method == "temporal":
+                return reference.temporal(self.adjacency, y, ALPHA, 20)
+            if method == "truncated":
+                shortlist = np.sort(np.argsort(-similarity, kind="stable")[:SHORTLIST])
+                return reference.truncated(self.affinity, y, shortlist, ALPHA, 20)
+            if method == "fsr":
+                return reference.spectral(*spectrum, y, ALPHA)
+            if method == "fsrw":
+                return reference.spectral_weighted(*spectrum, y, similarity, ALPHA)
+            if method == "hybrid-paper":
+                return reference.hybrid(self.adjacency, *spectrum, y, ALPHA, 5)
+            if method == "hybrid":
+                # Projected out once, then plain conjugate gradients.
+                rest = y - self.eigenvectors @ (self.eigenvectors.T @ y)
+                return reference.spectral(*spectrum, y, ALPHA) + reference.temporal(
+                    self.adjacency, rest, ALPHA, STEPS[method]
+                )
+            if method == "precomputed":
+                return reference.exact(self.adjacency, y, ALPHA)
+            assert method == "shybrid", f"no reference for {method}"
+            sparse_vectors = reference.sparsify(self.eigenvectors, 0.9)
+            return reference.hybrid(self.adjacency, self.values, sparse_vectors, y, ALPHA, 5)
+
+        return np.stack([score(query) for query in range(5)])
+
+
+@pytest.mark.parametrize("method", list(hg.METHODS))
+def test_method_scores_as_the_reference_does(backend, rng, dtype, method):
+    case = Case(backend, rng, dtype)
+    ranking = case.index.search(
+        case.queries,
+        k=120,
+        method=method,
+        steps=STEPS.get(method),
+        shortlist=SHORTLIST,
+        sparsity=0.9,
+    )
+    assert isinstance(ranking.ids, np.ndarray)
+    assert ranking.ids.shape == ranking.scores.shape == (5, 120)
+    assert all(sorted(line) == list(range(120)) for line in ranking.ids.tolist())
+    expected = case.reference_scores(method)
+    # 100 times the unit of rounding for a fifth of a hundred steps on values below 1.
+    loose = {"float32": 2e-5, "float64": 1e-9}[dtype]
+    np.testing.assert_allclose(
+        ranking.scores, np.take_along_axis(expected, ranking.ids, axis=1), atol=loose
+    )
+    descending = -np.sort(-expected, axis=1)
+    np.testing.assert_allclose(ranking.scores, descending, atol=loose)
+    assert ranking.report.method == method
+    assert ranking.report.steps == STEPS.get(method, hg.METHODS[method].steps)
+
+
+@pytest.mark.parametrize("method", list(hg.METHODS))
+def test_permuting_items_permutes_scores(backend, rng, method):
+    vectors, queries = clustered_vectors(rng), clustered_vectors(rng, n=3)
+    order = rng.permutation(120)
+
+    def scores(rows):
+        index = indexed(rows, backend)
+        ranking = index.search(queries, k=120, method=method, shortlist=30, sparsity=0.5)
+        by_item = np.empty((3, 120))
+        np.put_along_axis(by_item, ranking.ids, ranking.scores, axis=1)
+        return by_item
+
+    np.testing.assert_allclose(scores(vectors[order]), scores(vectors)[:, order], atol=1e-9)
+
+
+@pytest.mark.parametrize("method", list(hg.METHODS))
+def test_batches_give_what_single_queries_give(backend, rng, method):
+    vectors, queries = clustered_vectors(rng), clustered_vectors(rng, n=7)
+    index = indexed(vectors, backend)
+    whole = index.search(queries, k=20, method=method, shortlist=30)
+    for batch in (1, 3):
+        parts = index.search(queries, k=20, method=method, shortlist=30, batch=batch)
+        np.testing.assert_allclose(parts.scores, whole.scores, atol=1e-9)
+        assert parts.report.batch == batch
+
+
+@pytest.mark.parametrize("method", list(hg.METHODS))
+def test_items_as_queries(backend, rng, method):
+    index = indexed(clustered_vectors(rng), backend)
+    ranking = index.search_items(np.array([5, 80]), k=120, method=method, shortlist=30)
+    assert all(sorted(line) == list(range(120)) for line in ranking.ids.tolist())
+    if method == "nn":  # the others may well prefer a neighbor with more neighbors of its own
+        assert ranking.ids[:, 0].tolist() == [5, 80]
+
+
+def test_truncated_with_the_whole_database_is_temporal(backend, rng):
+    vectors, queries = clustered_vectors(rng), clustered_vectors(rng, n=4)
+    index = hg.build_index(vectors, neighbors=6, basis="none", dtype="float64", backend=backend)
+    whole = index.search(queries, k=60, method="truncated", shortlist=120)
+    plain = index.search(queries, k=60, method="temporal")
+    np.testing.assert_allclose(whole.scores, plain.scores, atol=1e-12)
+
+
+def test_hybrid_paper_at_rank_zero_is_temporal(backend, rng):
+    vectors, queries = clustered_vectors(rng), clustered_vectors(rng, n=4)
+    index = hg.build_index(vectors, neighbors=6, basis="eigen", rank=0, backend=backend)
+    hybrid = index.search(queries, k=60, method="hybrid-paper", steps=7)
+    plain = index.search(queries, k=60, method="temporal", steps=7)
+    np.testing.assert_array_equal(hybrid.ids, plain.ids)
+    np.testing.assert_array_equal(hybrid.scores, plain.scores)
+
+
+def test_sparsity_zero_is_hybrid_paper(backend, rng):
+    vectors, queries = clustered_vectors(rng), clustered_vectors(rng, n=4)
+    index = hg.build_index(
+        vectors, neighbors=6, basis="eigen", rank=9, dtype="float64", backend=backend
+    )
+    sparse = index.search(queries, k=60, method="shybrid", sparsity=0.0)
+    dense = index.search(queries, k=60, method="hybrid-paper")
+    np.testing.assert_allclose(sparse.scores, dense.scores, atol=1e-12)
+
+
+def test_digits_rank_better_after_diffusion():
+    from hybrid_gpu import evaluation
+    from hybrid_gpu.lab import datasets
+
+    split = datasets.split_queries(datasets.digits(), 150, seed=5)
+    index = hg.build_index(split.database.descriptors, neighbors=10)
+
+    def quality(method):
+        ranking = index.search(split.queries.descriptors, k=index.n, method=method)
+        return evaluation.mean_average_precision(
+            ranking.ids, split.database.labels, split.queries.labels
+        )
+
+    plain = quality("nn")
+    for method in ("temporal", "hybrid"):
+        assert quality(method) > plain + 0.15
+
+
+@pytest.mark.parametrize("kind", ["labels", "dense", "sparse"])
+def test_a_basis_across_components_hands_nothing_to_those_that_were_not_observed(
+    backend, rng, dtype, kind
+):
+    parts = sparse.block_diag([two_cliques(5), two_cliques(7)])
+    vectors = rng.standard_normal((24, 3))
+    basis = {
+        "labels": rng.integers(0, 3, 24),
+        "dense": vectors,
+        "sparse": sparse.csr_array(vectors * (rng.random((24, 3)) < 0.5)),
+    }[kind]
+    index = hg.build_index_from_graph(
+        sparse.csr_array(parts), basis=basis, dtype=dtype, backend=backend
+    )
+    ranking = index.rerank([[1, -1], [12, 6]], np.array([[0.9, 0.0], [0.8, 0.5]]), k=24)
+    assert [sorted(line[line >= 0].tolist()) for line in ranking.ids] == [
+        [0, 1, 2, 3, 4],
+        [5, 6, 7, 8, 9, *range(10, 17)],
+    ]

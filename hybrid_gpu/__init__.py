@@ -2,14 +2,9 @@
 
 from hybrid_gpu import evaluation
 from hybrid_gpu.backends import backend_of, select_backend
-from hybrid_gpu.diffusion.basis import (
-    EigenBasis,
-    GalerkinBasis,
-    aggregate_basis,
-    eigen_basis,
-    given_basis,
-    sparse_eigen_basis,
-)
+from hybrid_gpu.diffusion.aggregate_basis import aggregate_basis
+from hybrid_gpu.diffusion.diffuse import diffuse
+from hybrid_gpu.diffusion.eigen_basis import EigenBasis, eigen_basis
 from hybrid_gpu.diffusion.filters import (
     HeatKernel,
     PageRank,
@@ -18,8 +13,9 @@ from hybrid_gpu.diffusion.filters import (
     error_bound,
     error_bounds,
 )
+from hybrid_gpu.diffusion.galerkin_basis import GalerkinBasis, given_basis, sparse_eigen_basis
 from hybrid_gpu.diffusion.observation import Observation, observe
-from hybrid_gpu.diffusion.solver import Solution, diffuse
+from hybrid_gpu.diffusion.solution import Solution
 from hybrid_gpu.diffusion.spectrum import Spectrum, leading_eigenpairs
 from hybrid_gpu.errors import (
     BackendUnavailableError,
@@ -31,16 +27,15 @@ from hybrid_gpu.errors import (
 from hybrid_gpu.graph.affinity import Graph, graph_from_affinity, reciprocal_graph
 from hybrid_gpu.graph.aggregation import Aggregation, aggregate
 from hybrid_gpu.graph.neighbors import Neighbors, nearest_neighbors
-from hybrid_gpu.index.build import (
+from hybrid_gpu.index.diffusion_index import DiffusionIndex
+from hybrid_gpu.index.factory import (
     build_index,
     build_index_from_graph,
     build_index_from_neighbors,
+    load_index,
     with_basis,
 )
-from hybrid_gpu.index.diffusion_index import DiffusionIndex
-from hybrid_gpu.index.plan import Plan, plan, predicted_bytes
-from hybrid_gpu.index.precompute import estimate_precompute
-from hybrid_gpu.index.storage import load_index
+from hybrid_gpu.index.plan import Plan, estimate_precompute, plan, predicted_bytes
 from hybrid_gpu.ranking.methods import METHODS
 from hybrid_gpu.ranking.query_expansion import Expansion, augment_database
 from hybrid_gpu.ranking.top_items import Ranking, top_items

@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -90,6 +91,11 @@ def path(n=7):
     """A line of n items: bipartite, so that -1 is an eigenvalue."""
     ones = np.ones(n - 1)
     return sparse.csr_array(sparse.diags_array([ones, ones], offsets=[-1, 1]))
+
+
+def changed(index, **parts):
+    """An index with other parts in its state."""
+    return hg.DiffusionIndex(replace(index.state, **parts))
 
 
 def dense(backend, matrix):

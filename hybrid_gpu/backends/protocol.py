@@ -50,6 +50,11 @@ class Numbering:
     order: Array
     places: Array
 
+    @property
+    def inverse(self) -> Numbering:
+        """The way back: places are the ids, and ids the places."""
+        return Numbering(order=self.places, places=self.order)
+
     def to_places(self, ids: Array, xp: Any) -> Array:
         """The places of items (m, q) that are given by the user's ids; -1 stays -1."""
         return _renamed(ids, self.places, xp)

@@ -16,9 +16,11 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache
 from typing import Any, Generic, TypeVar
+from weakref import WeakSet
 
 import threadpoolctl
 
+K = TypeVar("K")
 T = TypeVar("T")
 
 # Threads that are in for_each now.
@@ -221,11 +223,54 @@ def _blas_of(library: Any) -> _Blas:
     return _Blas(library.get_num_threads, library.set_num_threads, per_thread=False)
 
 
+class Kept(Generic[K, T]):
+    """Values by key: made when first asked for, by one thread however many ask, and kept.
+
+    Parameters
+    ----------
+    most
+        Values to keep; what was asked for longest ago goes first.
+    """
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._values: dict[K, T] = {}
+        # The thread that makes a value may ask for another one on its way.
+        self._lock = threading.RLock()
+        _all_kept.add(self)
+
+    def get(self, key: K, make: Callable[[], T]) -> T:
+        """The value of a key; ``make`` is called if there is none."""
+        with self._lock:
+            value = self._values.pop(key) if key in self._values else make()
+            self._values[key] = value  # at the end: the last to go
+            for oldest in list(self._values)[: -self._most]:
+                del self._values[oldest]
+            return value
+
+    def find(self, key: K) -> T | None:
+        """The value of a key if it is there."""
+        return self._values.get(key)
+
+    def unlock(self) -> None:
+        """Begin with a lock that nobody holds: the thread that held it is not in this process."""
+        self._lock = threading.RLock()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # A copy of its owner makes its own.
+        return type(self), (self._most,)
+
+
+_all_kept: WeakSet[Kept[Any, Any]] = WeakSet()
+
+
 def _begin_anew() -> None:
     """In a forked child: threads stay behind, and locks as they were at that moment."""
     global _held
     _pool.cache_clear()
     _callers.clear()
+    for kept in list(_all_kept):
+        kept.unlock()
     _held.restore()
     _held = _SingleThreadedBlas()
 

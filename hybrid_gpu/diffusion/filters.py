@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
-import scipy.fft
 from numpy.typing import NDArray
 
 from hybrid_gpu.backends import Array
@@ -27,14 +26,13 @@ from hybrid_gpu.validation import (
     shown,
 )
 
-# A function that still has something to say at this degree is not smooth enough to expand.
-_SMALLEST_SERIES, _DEGREE_AT_MOST = 64, 1024
-# Points at which a series is compared with its function, both ends among them.
-_GRID = 20_001
-
 
 class Filter(Protocol):
     """A function of graph frequency, on [-1, 1]."""
+
+    @property
+    def resolvent(self) -> float | None:
+        """The a of ``h(W) = (1 - a) (I - a W)^-1``, which is solved; None: h is expanded."""
 
     def transfer(self, frequency: Array) -> Array:
         """Gain at each frequency; h(x) in the paper."""
@@ -52,6 +50,10 @@ class PageRank:
     def __post_init__(self) -> None:
         # A plain float: NumPy's own would raise float32 scores to float64.
         object.__setattr__(self, "alpha", check_alpha(self.alpha))
+
+    @property
+    def resolvent(self) -> float:
+        return self.alpha
 
     def transfer(self, frequency: Array) -> Array:
         """Gain at a graph frequency.
@@ -78,6 +80,10 @@ class HeatKernel:
     def __post_init__(self) -> None:
         check_positive(self.time, "time")
 
+    @property
+    def resolvent(self) -> None:
+        return None
+
     def transfer(self, frequency: Array) -> Array:
         """Gain at a graph frequency."""
         # A power of a constant is the one exponential that arrays of every library have.
@@ -97,6 +103,10 @@ class Polynomial:
             raise ValueError("coefficients must hold at least one number; got none.")
         object.__setattr__(self, "coefficients", checked)
 
+    @property
+    def resolvent(self) -> None:
+        return None
+
     def transfer(self, frequency: Array) -> Array:
         """Gain at a graph frequency."""
         gain = 0 * frequency
@@ -110,6 +120,10 @@ class Custom:
     """Any function that takes NumPy arrays of frequencies in [-1, 1] to gains."""
 
     function: Callable[[HostArray], HostArray]
+
+    @property
+    def resolvent(self) -> None:
+        return None
 
     def transfer(self, frequency: Array) -> Array:
         """Gain at a graph frequency."""
@@ -127,7 +141,7 @@ def as_filter(given: Any) -> Filter:
     if isinstance(given, type):
         raise TypeError(f"filter must be an object, not a class; pass {given.__name__}().")
     if hasattr(given, "transfer"):
-        chosen: Filter = given
+        chosen: Filter = given if hasattr(given, "resolvent") else Custom(given.transfer)
     elif callable(given):
         chosen = Custom(given)
     else:
@@ -150,87 +164,6 @@ def gains(filter: Filter, frequencies: Any) -> NDArray[np.float64]:
             f"of shape {found.shape} for shape {points.shape}."
         )
     return found.astype(np.float64) + np.zeros_like(points)
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Expansion:
-    """A filter as a short Chebyshev series on an interval of frequencies.
-
-    Attributes
-    ----------
-    coefficients : float64 host array of shape (degree + 1,)
-    low, high : float
-        The interval.
-    truncation : float
-        Bound on the error of the series on the interval, and so on that of a filtered signal
-        relative to the signal; as far as 20,001 points of the interval tell.
-    """
-
-    coefficients: NDArray[np.float64]
-    low: float
-    high: float
-    truncation: float
-
-    @property
-    def degree(self) -> int:
-        return int(self.coefficients.size) - 1
-
-    @property
-    def size(self) -> float:
-        """The most that the terms can add up to, anywhere on the interval."""
-        return float(np.sum(np.abs(self.coefficients)))
-
-
-def expand(
-    filter: Filter,
-    *,
-    low: float = -1.0,
-    high: float = 1.0,
-    degree: int | None = None,
-    tolerance: float = 1e-6,
-) -> Expansion:
-    """The Chebyshev series of a filter on [low, high].
-
-    Parameters
-    ----------
-    degree
-        Its degree, 1024 at most; None: the smallest whose truncation error is within ``tolerance``.
-
-    Raises
-    ------
-    ValueError
-        If no degree within reason meets the tolerance: the filter has a jump or a pole.
-    """
-    # Far finer than any series that is tried: what it misses between two points is not seen, as
-    # with any function that can only be asked.
-    center, radius = (low + high) / 2, max((high - low) / 2, 1e-12)
-    grid = center + radius * np.cos(np.linspace(0, np.pi, _GRID))
-    wanted = gains(filter, grid)
-    size = _SMALLEST_SERIES
-    while True:
-        points = np.cos(np.pi * (np.arange(size + 1) + 0.5) / (size + 1))
-        # Interpolation in the Chebyshev points is a cosine transform.
-        series = scipy.fft.dct(gains(filter, center + radius * points)) / (size + 1)
-        series[0] /= 2
-        # What the whole series misses: a function that jumps or spikes is not told by few points.
-        fitted = np.polynomial.chebyshev.chebval((grid - center) / radius, series)
-        missed = float(np.max(np.abs(fitted - wanted)))
-        largest = max(float(np.max(np.abs(wanted))), 1e-300)
-        if missed <= 1e-13 * largest or size >= _DEGREE_AT_MOST:
-            break
-        size *= 2
-    tails = missed + np.append(np.cumsum(np.abs(series)[::-1])[::-1][1:], 0.0)
-    if degree is None:
-        fine = np.flatnonzero(tails <= max(tolerance, 2e-13 * largest))
-        if fine.size == 0:
-            raise ValueError(
-                f"filter needs a degree above {size} to reach {tolerance:g}: it is not smooth "
-                "enough. Pass steps= to choose the degree, or a smoother function."
-            )
-        degree = int(fine[0])
-    kept = np.zeros(min(degree, _DEGREE_AT_MOST) + 1)
-    kept[: series.size] = series[: kept.size]
-    return Expansion(kept, low, high, float(tails[min(degree, tails.size - 1)]))
 
 
 def condition_number(alpha: float, *, largest: float = 1.0, smallest: float = -1.0) -> float:

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from hybrid_gpu.backends import Array, Backend, select_backend
-from hybrid_gpu.graph.affinity import csr_from_sorted
 from hybrid_gpu.validation import check_count, check_dtype, check_neighbor_lists, check_positive
 
 
@@ -34,7 +33,13 @@ class Observation:
 
     def dense(self, backend: Backend) -> Array:
         """The observations as the columns of one row-major (n, m) array."""
-        return scatter(self.ids, self.weights, self.n, backend)
+        return backend.place(self.ids, self.weights, self.n)
+
+    def scale(self, backend: Backend) -> Array:
+        """How large each observation is: a power of two, float64 of shape (m, 1)."""
+        xp = backend.xp
+        weights = xp.abs(xp.astype(self.weights, xp.float64))
+        return power_of_two(xp.max(weights, axis=1, keepdims=True), xp)
 
     def __repr__(self) -> str:
         return f"Observation({self.queries} queries on {self.n} items)"
@@ -92,19 +97,3 @@ def observe(
         count = min(check_count(query_neighbors, "query_neighbors"), values.shape[1])
         checked_ids, values = checked_ids[:, :count], values[:, :count]
     return Observation(ids=checked_ids, weights=device.xp.clip(values, min=0) ** gamma, n=n)
-
-
-def scatter(ids: Array, values: Array, n: int, backend: Backend) -> Array:
-    """Lists (m, q) of ids and values as a dense (n, m) array; ids of -1 are skipped."""
-    xp = backend.xp
-    m, q = ids.shape
-    columns = xp.repeat(xp.arange(m, dtype=xp.int64, device=backend.device), q)
-    rows, entries = xp.reshape(ids, (-1,)), xp.reshape(values, (-1,))
-    found = rows >= 0
-    rows, columns, entries = rows[found], columns[found], entries[found]
-    order = xp.argsort(rows * m + columns)
-    # The standard has no scatter: a product with the identity is one, and adds up repeated ids.
-    matrix = csr_from_sorted(
-        xp.take(entries, order), xp.take(rows, order), xp.take(columns, order), (n, m), backend
-    )
-    return backend.spmm(matrix, xp.eye(m, dtype=values.dtype, device=backend.device))

@@ -11,6 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hybrid_gpu.backends import Array, Backend, SparseMatrix, select_backend
+from hybrid_gpu.backends.protocol import Numbering
+from hybrid_gpu.graph.csr import array_bytes, csr_from_sorted, matrix_bytes, row_numbers
 from hybrid_gpu.graph.neighbors import Neighbors
 from hybrid_gpu.validation import (
     check_dtype,
@@ -18,7 +20,6 @@ from hybrid_gpu.validation import (
     check_neighbor_lists,
     check_positive,
     dtype_name,
-    item_bytes,
 )
 
 # Weights beyond 2 to this power, or below 2 to its negative, are scaled: sums of them shall stay
@@ -53,6 +54,11 @@ class Graph:
         return self.adjacency.shape[0]
 
     @property
+    def dtype(self) -> str:
+        """``"float32"`` or ``"float64"``."""
+        return dtype_name(self.degrees.dtype)
+
+    @property
     def edges(self) -> int:
         """Number of undirected edges."""
         return int(self.adjacency.data.shape[0]) // 2
@@ -65,8 +71,7 @@ class Graph:
     @property
     def memory(self) -> int:
         """Bytes of the adjacency, the degrees and the labels."""
-        arrays = (self.adjacency.data, self.adjacency.indices, self.adjacency.indptr, self.degrees)
-        return sum(array_bytes(array) for array in arrays) + self.components.nbytes
+        return matrix_bytes(self.adjacency) + array_bytes(self.degrees) + self.components.nbytes
 
     def __repr__(self) -> str:
         count = int(self.components.max()) + 1
@@ -209,96 +214,25 @@ def neighbors_from_lists(
     return Neighbors(ids=checked_ids, similarities=checked)
 
 
-def submatrix(matrix: SparseMatrix, items: Array, backend: Backend) -> SparseMatrix:
-    """The rows and columns of ``items``, an ascending (t,) array of ids, as a (t, t) matrix."""
-    xp = backend.xp
-    t = items.shape[0]
-    starts = xp.astype(xp.take(matrix.indptr, items), xp.int64)
-    lengths = xp.astype(xp.take(matrix.indptr, items + 1), xp.int64) - starts
-    ends = xp.cumulative_sum(lengths)
-    total = int(ends[-1])
-    # Entry e of the cut-out rows stands at e, shifted by the distance of its row's two beginnings.
-    positions = xp.arange(total, dtype=xp.int64, device=backend.device) + xp.repeat(
-        starts - (ends - lengths), lengths
-    )
-    rows = xp.repeat(xp.arange(t, dtype=xp.int64, device=backend.device), lengths)
-    columns = xp.astype(xp.take(matrix.indices, positions), xp.int64)
-    places = xp.searchsorted(items, columns)
-    places = xp.where(places < t, places, xp.zeros_like(places))
-    inside = xp.take(items, places) == columns
-    return csr_from_sorted(
-        xp.take(matrix.data, positions)[inside],
-        rows[inside],
-        xp.astype(places, xp.int64)[inside],
-        (t, t),
-        backend,
-    )
-
-
-def csr_from_sorted(
-    data: Array, rows: Array, columns: Array, shape: tuple[int, int], backend: Backend
-) -> SparseMatrix:
-    """A sparse matrix from entries that are in row order already."""
-    xp = backend.xp
-    bounds = xp.arange(shape[0] + 1, dtype=xp.int64, device=backend.device)
-    # 32-bit indices halve what the sparse product reads beside the values.
-    small = max(shape[0], shape[1], data.shape[0]) < 2**31
-    index_type = xp.int32 if small else xp.int64
-    return backend.csr(
-        data,
-        xp.astype(columns, index_type),
-        xp.astype(xp.searchsorted(rows, bounds), index_type),
-        shape,
-    )
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Layout:
-    """A graph whose items are renumbered so that neighbors lie close together in memory.
-
-    A sparse product then finds most of what it reads in the cache: on 777,000 items it takes an
-    eighth of the time. Outside, items keep their own numbers.
-
-    Attributes
-    ----------
-    graph : Graph
-        The graph in its new numbering.
-    order : int64 array of shape (n,)
-        The item that stands at each place.
-    places : int64 array of shape (n,)
-        The place of each item.
-    """
-
-    graph: Graph
-    order: Array
-    places: Array
-
-    def original(self, backend: Backend) -> Graph:
-        """The graph in the items' own numbering."""
-        return _renumbered(self.graph, self.places, self.order, backend)
-
-
-def arranged(graph: Graph, order: Any, backend: Backend) -> Layout:
-    """A graph in a new order of its items, a permutation (n,)."""
-    xp = backend.xp
+def numbering_of(order: Any, backend: Backend) -> Numbering:
+    """The numbering in which the item at place p is ``order[p]``, a permutation (n,)."""
     order = backend.asarray(order, "int64")
-    places = xp.astype(xp.argsort(order), xp.int64)
-    return Layout(_renumbered(graph, order, places, backend), order, places)
+    return Numbering(order, backend.xp.astype(backend.xp.argsort(order), backend.xp.int64))
 
 
-def _renumbered(graph: Graph, order: Array, places: Array, backend: Backend) -> Graph:
-    """The item at place p of the new graph is ``order[p]`` of the old one."""
+def renumbered(graph: Graph, numbering: Numbering, backend: Backend) -> Graph:
+    """The same graph, with the item ``numbering.order[p]`` at place p."""
     xp, old, n = backend.xp, graph.adjacency, graph.n
-    rows = xp.take(places, row_numbers(old, backend))
-    columns = xp.take(places, xp.astype(old.indices, xp.int64))
+    rows = xp.take(numbering.places, row_numbers(old, backend))
+    columns = xp.take(numbering.places, xp.astype(old.indices, xp.int64))
     moved = xp.argsort(rows * n + columns)
     adjacency = csr_from_sorted(
         xp.take(old.data, moved), xp.take(rows, moved), xp.take(columns, moved), (n, n), backend
     )
     return Graph(
         adjacency=adjacency,
-        degrees=xp.take(graph.degrees, order),
-        components=graph.components[backend.to_numpy(order)],
+        degrees=xp.take(graph.degrees, numbering.order),
+        components=graph.components[backend.to_numpy(numbering.order)],
     )
 
 
@@ -312,22 +246,10 @@ def normalized(weights: Array, rows: Array, columns: Array, degrees: Array, xp: 
     return weights * (xp.take(inverse_root, rows) * xp.take(inverse_root, columns))
 
 
-def row_numbers(matrix: SparseMatrix, backend: Backend) -> Array:
-    """The row of every stored entry, int64 of shape (entries,)."""
-    xp = backend.xp
-    items = xp.arange(matrix.shape[0], dtype=xp.int64, device=backend.device)
-    return xp.repeat(items, xp.astype(matrix.indptr[1:] - matrix.indptr[:-1], xp.int64))
-
-
 def largest_component(graph: Graph) -> NDArray[np.int64]:
     """Ids of the items of the largest connected component, ascending."""
     label = int(np.argmax(np.bincount(graph.components)))
     return np.flatnonzero(graph.components == label)
-
-
-def array_bytes(array: Array) -> int:
-    """Bytes of an array of any library."""
-    return int(np.prod(array.shape)) * item_bytes(array)
 
 
 def _powers(similarities: Array, gamma: float, xp: Any) -> Array:

@@ -12,6 +12,7 @@ import numpy as np
 
 from hybrid_gpu.backends import Array, Backend, select_backend
 from hybrid_gpu.backends.host_memory import address_room
+from hybrid_gpu.backends.protocol import Numbering
 from hybrid_gpu.progress import Progress
 from hybrid_gpu.validation import check_count, check_dtype, check_vectors, dtype_name, item_bytes
 
@@ -38,6 +39,13 @@ class Neighbors:
 
     ids: Array
     similarities: Array
+
+    def renumbered(self, numbering: Numbering, backend: Backend) -> Neighbors:
+        """Lists of all items, with those of the item ``numbering.order[p]`` at place p."""
+        xp = backend.xp
+        ids = numbering.to_places(xp.take(self.ids, numbering.order, axis=0), xp)
+        similarities = xp.take(self.similarities, numbering.order, axis=0)
+        return Neighbors(xp.astype(ids, self.ids.dtype, copy=False), similarities)
 
     def __repr__(self) -> str:
         m, k = self.ids.shape
@@ -85,17 +93,14 @@ def nearest_neighbors(
     """
     device = select_backend(backend, like=descriptors)
     dtype = check_dtype(dtype)
-    if not isinstance(knn, str):
-        raise TypeError(
-            f"knn must be 'auto', 'exact', 'faiss' or a FAISS factory string; got {knn!r}."
-        )
+    check_engine(knn)
     units = unit_rows(
         check_vectors(descriptors, "descriptors", dtype=dtype, backend=device), device
     )
     n = units.shape[0]
     if queries is None:
         k = check_count(k, "k", high=n - 1)
-        return _search(units, None, k, knn=knn, progress=progress, backend=device)
+        return neighbors_of_units(units, None, k, knn=knn, progress=progress, backend=device)
     k = check_count(k, "k", high=n)
     vectors = check_vectors(queries, "queries", dtype=dtype, backend=device)
     if vectors.shape[1] != units.shape[1]:
@@ -103,7 +108,15 @@ def nearest_neighbors(
             f"queries must have the database's {units.shape[1]} dimensions; got {vectors.shape[1]}."
         )
     query_units = unit_rows(vectors, device)
-    return _search(units, query_units, k, knn=knn, progress=progress, backend=device)
+    return neighbors_of_units(units, query_units, k, knn=knn, progress=progress, backend=device)
+
+
+def check_engine(knn: Any) -> None:
+    """Refuse what cannot name a way to find neighbors."""
+    if not isinstance(knn, str):
+        raise TypeError(
+            f"knn must be 'auto', 'exact', 'faiss' or a FAISS factory string; got {knn!r}."
+        )
 
 
 def unit_rows(vectors: Array, backend: Backend) -> Array:
@@ -116,7 +129,7 @@ def unit_rows(vectors: Array, backend: Backend) -> Array:
     return scaled / xp.where(lengths > 0, lengths, xp.ones_like(lengths))
 
 
-def _search(
+def neighbors_of_units(
     units: Array,
     queries: Array | None,
     k: int,
@@ -125,6 +138,8 @@ def _search(
     progress: Progress | None,
     backend: Backend,
 ) -> Neighbors:
+    """``nearest_neighbors`` of what is checked and of unit length already."""
+    check_engine(knn)
     if knn == "auto":
         suits = units.shape[0] >= 20_000 and _faiss_suits(backend)
         knn = "faiss" if suits and not _faiss_lacks(units, queries, k) else "exact"
@@ -176,12 +191,14 @@ def exact_neighbors(
     k: int,
     *,
     own: Array | None = None,
+    numbering: Numbering | None = None,
     progress: Progress | None = None,
     backend: Backend,
 ) -> Neighbors:
     """Neighbors of unit vectors by matrix products and top-k, a tile of queries at a time.
 
-    ``own`` (m,) names an item for each query that does not count as its neighbor: itself.
+    ``own`` (m,) names an item for each query that does not count as its neighbor: itself. Ties go
+    to the lower row of ``units``, or to the lower id of a numbering.
     """
     xp = backend.xp
     n, m = units.shape[0], queries.shape[0]
@@ -198,7 +215,7 @@ def exact_neighbors(
         if own is not None:
             itself = item_ids[None, :] == own[start:stop, None]
             products = xp.where(itself, nothing, products)
-        best = backend.top_k(products, k)
+        best = backend.top_k(products, k, numbering)
         ids.append(best.ids)
         similarities.append(best.scores)
     if progress:

@@ -1,45 +1,38 @@
-"""Building an index: from descriptors, from k-NN lists, or from an affinity."""
+"""Building the state of an index: graph, memory order, basis."""
 
 from __future__ import annotations
 
 import math
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
-from hybrid_gpu.backends import Array, Backend, select_backend
-from hybrid_gpu.diffusion.basis import (
-    PRECISIONS,
-    EigenBasis,
-    GalerkinBasis,
-    aggregate_basis,
-    eigen_basis,
-    given_basis,
-    sparse_eigen_basis,
-)
+from hybrid_gpu.backends import Array, Backend
+from hybrid_gpu.diffusion.aggregate_basis import aggregate_basis
+from hybrid_gpu.diffusion.basis import Basis
+from hybrid_gpu.diffusion.eigen_basis import PRECISIONS, eigen_basis
 from hybrid_gpu.diffusion.filters import PageRank
-from hybrid_gpu.diffusion.solver import check_alpha_resolved
+from hybrid_gpu.diffusion.galerkin_basis import given_basis, sparse_eigen_basis
+from hybrid_gpu.diffusion.solution import check_alpha_resolved
 from hybrid_gpu.diffusion.spectrum import leading_eigenpairs
 from hybrid_gpu.graph.affinity import (
     Graph,
-    Layout,
-    arranged,
-    graph_from_affinity,
     largest_component,
-    neighbors_from_lists,
+    numbering_of,
     reciprocal_graph,
+    renumbered,
 )
 from hybrid_gpu.graph.aggregation import Aggregation, aggregate
-from hybrid_gpu.graph.neighbors import Neighbors, nearest_neighbors, unit_rows
-from hybrid_gpu.index.diffusion_index import DiffusionIndex, Grouping
+from hybrid_gpu.graph.csr import same_matrix
+from hybrid_gpu.graph.neighbors import Neighbors, neighbors_of_units, unit_rows
 from hybrid_gpu.progress import Progress
+from hybrid_gpu.ranking.state import Grouping, IndexState
 from hybrid_gpu.validation import (
     check_choice,
     check_count,
     check_dtype,
     check_flag,
-    check_kind,
     check_positive,
     check_sparsity,
     check_vectors,
@@ -48,6 +41,7 @@ from hybrid_gpu.validation import (
 
 BASES = ("auto", "aggregate", "eigen", "sparse-eigen", "none")
 
+_GROUPED = ("auto", "aggregate")
 _DEFAULT_EIGENVECTORS = 100
 _FEWEST_PER_GROUP = 8
 # What building takes at its peak: measured on 12,000 to 200,000 items with 10 to 50 neighbors,
@@ -55,285 +49,155 @@ _FEWEST_PER_GROUP = 8
 _BYTES_PER_NEIGHBOR, _BYTES_PER_DIMENSION = 125, 12
 
 
-def build_index(
-    descriptors: Any,
-    *,
-    neighbors: int = 50,
-    gamma: float = 3.0,
-    alpha: float = 0.99,
-    basis: Any = "auto",
-    rank: int | None = None,
-    precision: str = "float32",
-    tolerance: float | None = None,
-    sparsity: float = 0.99,
-    knn: str = "auto",
-    keep_neighbors: bool = True,
-    dtype: str = "float32",
-    seed: int = 0,
-    progress: Progress | None = None,
-    backend: str | Backend = "auto",
-) -> DiffusionIndex:
-    """Index a database of descriptors.
+@dataclass(frozen=True, slots=True, eq=False)
+class BasisChoice:
+    """The basis that is asked for; see ``build_index`` for its parts."""
 
-    Parameters
-    ----------
-    descriptors : float array of shape (n, d)
-        NumPy, CuPy, or anything that speaks DLPack. Rows are scaled to unit length.
-    neighbors
-        Nearest neighbors of each item; an edge joins two items that list each other.
-    gamma
-        An edge weighs ``similarity ** gamma``; a warning tells of items whose edges all weigh too
-        little beside the largest for the dtype, which exponents of hundreds may do.
-    alpha
-        Restart parameter of diffusion, in [0, 1); ``1 - alpha`` at least 1e-6 in float32, 1e-13 in
-        float64, whose rounding hides a rarer restart. Within a hundred times of that, rounding can
-        keep a query from the accuracy asked for; the report tells.
-    basis
-        What the solver deflates. ``"aggregate"``: groups of items, cheap to make and to keep.
-        ``"eigen"``: leading eigenvectors, which the methods of the paper need. ``"sparse-eigen"``:
-        the largest entries of them. ``"none"``. ``"auto"`` is ``"aggregate"``. Or the user's own:
-        labels (n,), such as the cells of an inverted file, or vectors (n, r), dense or sparse.
-    rank
-        Groups or eigenvectors to keep; None: as many groups as keep a step about as cheap as one
-        without them (the root of twice the graph's entries), or 100 eigenvectors.
-    precision
-        How eigenvectors are kept: ``"float32"`` (in full), ``"float16"`` or ``"int8"``.
-    tolerance
-        The largest residual of an eigenpair; None: 1e-3 in float32, 1e-8 in float64.
-    sparsity
-        The fraction of their entries that ``"sparse-eigen"`` drops.
-    knn
-        How neighbors are found, see ``nearest_neighbors``.
-    keep_neighbors
-        Keep the k-NN lists, so that items can be added and removed.
-    dtype
-        ``"float32"`` or ``"float64"``.
-    seed
-        Of everything that is random.
-    progress
-        Called as ``progress(stage, done, total)``.
-    backend
-        ``"auto"``, ``"numpy"`` or ``"cupy"``.
+    basis: Any = "auto"
+    rank: int | None = None
+    precision: str = "float32"
+    tolerance: float | None = None
+    sparsity: float = 0.99
+    seed: int = 0
+    progress: Progress | None = None
 
-    Raises
-    ------
-    ValueError, TypeError
-        For input that cannot be indexed; the message says what to change.
-    """
-    device = select_backend(backend, like=descriptors)
-    dtype = check_dtype(dtype)
-    with device.annotate("build"):
-        vectors = check_vectors(descriptors, "descriptors", dtype=dtype, backend=device)
-        _check_diffusion(alpha, gamma, dtype)
-        _check_settings(basis, precision, tolerance, sparsity, vectors.shape[0])
-        keep_neighbors = check_flag(keep_neighbors, "keep_neighbors")
-        if vectors.shape[0] < 2:
-            raise ValueError("descriptors must have at least two items to be neighbors; got one.")
-        neighbors = check_count(neighbors, "neighbors", high=vectors.shape[0] - 1)
-        _check_memory(vectors.shape[0], vectors.shape[1], neighbors, device)
-        units = unit_rows(vectors, device)
-        with device.annotate("knn"):
-            found = nearest_neighbors(
-                units, k=neighbors, knn=knn, dtype=dtype, progress=progress, backend=device
+    def check(self, n: int) -> None:
+        """Refuse what cannot be a basis of n items."""
+        check_choice(self.precision, "precision", PRECISIONS)
+        if self.tolerance is not None:
+            check_positive(self.tolerance, "tolerance")
+        check_sparsity(self.sparsity)
+        if isinstance(self.basis, str):
+            check_choice(self.basis, "basis", BASES)
+            return
+        if hasattr(self.basis, "coarse_solve"):
+            return
+        shape = tuple(getattr(self.basis, "shape", ()))
+        if len(shape) not in (1, 2) or shape[0] != n:
+            raise ValueError(
+                f"basis must be one of {', '.join(BASES)}, labels of shape ({n},), vectors of "
+                f"shape ({n}, r), or a basis of index.graph; got {shown(self.basis)}. Make an "
+                "array of a list with np.asarray(basis)."
             )
-        index = _index(
-            _reciprocal(found, gamma, dtype, device),
-            units,
-            compact(found, device) if keep_neighbors else None,
-            alpha,
-            gamma,
-            seed,
-            device,
+
+    @property
+    def grouped(self) -> bool:
+        """Whether it is groups of items, made here."""
+        return isinstance(self.basis, str) and self.basis in _GROUPED
+
+    def groups(self, graph: Graph) -> int:
+        """How many groups the aggregation shall make, for the order of the items at least."""
+        if self.rank is None or not self.grouped:
+            return default_groups(graph)
+        return check_count(self.rank, "rank", high=graph.n)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Settings:
+    """What an index is built with, beside its data and its basis; checked when it is made."""
+
+    alpha: float
+    gamma: float
+    dtype: str
+    keep_neighbors: bool = False
+
+    def __post_init__(self) -> None:
+        check_dtype(self.dtype)
+        check_alpha_resolved(PageRank(self.alpha), self.dtype)
+        check_positive(self.gamma, "gamma")
+        check_flag(self.keep_neighbors, "keep_neighbors")
+
+
+def state_from_descriptors(
+    vectors: Array,
+    neighbors: Any,
+    knn: str,
+    settings: Settings,
+    choice: BasisChoice,
+    backend: Backend,
+) -> IndexState:
+    """The state of an index of checked descriptors (n, d)."""
+    n, d = vectors.shape
+    choice.check(n)
+    if n < 2:
+        raise ValueError("descriptors must have at least two items to be neighbors; got one.")
+    k = check_count(neighbors, "neighbors", high=n - 1)
+    check_room(n, d, k, backend)
+    units = unit_rows(vectors, backend)
+    with backend.annotate("knn"):
+        lists = neighbors_of_units(
+            units, None, k, knn=knn, progress=choice.progress, backend=backend
         )
-        return with_basis(
-            index,
-            basis,
-            rank=rank,
-            precision=precision,
-            tolerance=tolerance,
-            sparsity=sparsity,
-            seed=seed,
-            progress=progress,
-        )
+    return state_from_lists(lists, units, settings, choice, backend)
 
 
-def build_index_from_neighbors(
-    ids: Any,
-    similarities: Any,
-    *,
-    metric: str = "cosine",
-    descriptors: Any = None,
-    gamma: float = 3.0,
-    alpha: float = 0.99,
-    basis: Any = "auto",
-    rank: int | None = None,
-    precision: str = "float32",
-    tolerance: float | None = None,
-    sparsity: float = 0.99,
-    keep_neighbors: bool = True,
-    dtype: str = "float32",
-    seed: int = 0,
-    progress: Progress | None = None,
-    backend: str | Backend = "auto",
-) -> DiffusionIndex:
-    """Index a database by the k-NN lists of the user's own engine.
-
-    Parameters
-    ----------
-    ids : int array of shape (n, k)
-        Neighbors of every item, in order of the items; -1 for 'nothing found'. An item's own id is
-        skipped.
-    similarities : float array of shape (n, k)
-        Their cosine similarities, as they are.
-    metric
-        What ``similarities`` are, if not cosines; see ``DiffusionIndex.rerank``.
-    descriptors : float array of shape (n, d), optional
-        Needed for ``search`` with query descriptors; ``rerank`` does without.
-
-    The other parameters are those of ``build_index``.
-    """
-    device = select_backend(backend, like=ids)
-    dtype = check_dtype(dtype)
-    with device.annotate("build"):
-        found = neighbors_from_lists(ids, similarities, metric=metric, dtype=dtype, backend=device)
-        n, k = found.ids.shape
-        _check_diffusion(alpha, gamma, dtype)
-        _check_settings(basis, precision, tolerance, sparsity, n)
-        keep_neighbors = check_flag(keep_neighbors, "keep_neighbors")
-        _check_memory(n, 0, k, device)
-        index = _index(
-            _reciprocal(found, gamma, dtype, device),
-            _optional_units(descriptors, n, dtype, device),
-            compact(found, device) if keep_neighbors else None,
-            alpha,
-            gamma,
-            seed,
-            device,
-        )
-        return with_basis(
-            index,
-            basis,
-            rank=rank,
-            precision=precision,
-            tolerance=tolerance,
-            sparsity=sparsity,
-            seed=seed,
-            progress=progress,
-        )
+def state_from_lists(
+    lists: Neighbors,
+    units: Array | None,
+    settings: Settings,
+    choice: BasisChoice,
+    backend: Backend,
+) -> IndexState:
+    """The state of an index of checked k-NN lists (n, k)."""
+    with backend.annotate("graph"):
+        graph = reciprocal_graph(lists, gamma=settings.gamma, dtype=settings.dtype, backend=backend)
+    kept = compact(lists, backend) if settings.keep_neighbors else None
+    return state_from_graph(graph, units, kept, settings, choice, backend)
 
 
-def build_index_from_graph(
-    affinity: Any,
-    *,
-    descriptors: Any = None,
-    gamma: float = 3.0,
-    alpha: float = 0.99,
-    basis: Any = "auto",
-    rank: int | None = None,
-    precision: str = "float32",
-    tolerance: float | None = None,
-    sparsity: float = 0.99,
-    dtype: str = "float32",
-    seed: int = 0,
-    progress: Progress | None = None,
-    backend: str | Backend = "auto",
-) -> DiffusionIndex:
-    """Index a database by the user's own affinity matrix.
-
-    Parameters
-    ----------
-    affinity : sparse matrix of shape (n, n)
-        Symmetric and non-negative. Its diagonal is left out; the other entries are the weights of
-        edges, raised to no power, and are normalized here.
-    descriptors : float array of shape (n, d), optional
-        Needed for ``search`` with query descriptors; ``rerank`` does without.
-    gamma
-        The exponent of the similarities of queries.
-
-    The other parameters are those of ``build_index``.
-    """
-    device = select_backend(backend, like=getattr(affinity, "data", None))
-    dtype = check_dtype(dtype)
-    with device.annotate("build"):
-        graph = graph_from_affinity(affinity, dtype=dtype, backend=device)
-        _check_diffusion(alpha, gamma, dtype)
-        _check_settings(basis, precision, tolerance, sparsity, graph.n)
-        units = _optional_units(descriptors, graph.n, dtype, device)
-        index = _index(graph, units, None, alpha, gamma, seed, device)
-        return with_basis(
-            index,
-            basis,
-            rank=rank,
-            precision=precision,
-            tolerance=tolerance,
-            sparsity=sparsity,
-            seed=seed,
-            progress=progress,
-        )
-
-
-def with_basis(
-    index: DiffusionIndex,
-    basis: Any,
-    *,
-    rank: int | None = None,
-    precision: str = "float32",
-    tolerance: float | None = None,
-    sparsity: float = 0.99,
-    seed: int = 0,
-    progress: Progress | None = None,
-) -> DiffusionIndex:
-    """The same index with another basis; the graph is shared. See ``build_index``."""
-    check_kind(index, "index", DiffusionIndex, "Make one with build_index.")
-    _check_settings(basis, precision, tolerance, sparsity, index.n)
-    graph, device = index.layout.graph, index.backend
-    grouping = Grouping(index.n)
-    with device.annotate("basis"):
-        if isinstance(basis, str):
-            chosen = _made(
-                graph, basis, rank, precision, tolerance, sparsity, seed, progress, device
-            )
-            if basis in ("auto", "aggregate"):
-                share = 1.0 if rank is None else rank / default_groups(graph)
-                grouping = replace(grouping, share=share)
-        else:
-            chosen = _given(index.layout, basis, device)
-    return replace(index, basis=chosen, grouping=grouping, _sparse={})
-
-
-def _made(
+def state_from_graph(
     graph: Graph,
-    basis: str,
-    rank: int | None,
-    precision: str,
-    tolerance: float | None,
-    sparsity: float,
-    seed: int,
-    progress: Progress | None,
-    device: Backend,
-) -> EigenBasis | GalerkinBasis | None:
-    """A basis by its name."""
-    if basis in ("auto", "aggregate"):
-        count = default_groups(graph) if rank is None else check_count(rank, "rank", high=graph.n)
-        groups = aggregate(graph, groups=count, seed=seed, progress=progress, backend=device)
-        return aggregate_basis(graph, groups, backend=device)
-    if basis in ("eigen", "sparse-eigen"):
-        if rank is None:
-            rank = min(_DEFAULT_EIGENVECTORS, largest_component(graph).size)
-        spectrum = leading_eigenpairs(
-            graph, rank=rank, tolerance=tolerance, seed=seed, progress=progress, backend=device
-        )
-        if basis == "eigen":
-            return eigen_basis(spectrum, graph, precision=precision, backend=device)
-        return sparse_eigen_basis(spectrum.eigenvectors, graph, sparsity=sparsity, backend=device)
-    return None
+    units: Array | None,
+    lists: Neighbors | None,
+    settings: Settings,
+    choice: BasisChoice,
+    backend: Backend,
+) -> IndexState:
+    """The state of an index of a graph; all of its parts come numbered by the user's ids."""
+    xp = backend.xp
+    # One tree serves both: the order in which its leaves lie in memory, and the groups.
+    tree = aggregate(
+        graph,
+        groups=choice.groups(graph),
+        seed=choice.seed,
+        progress=choice.progress,
+        backend=backend,
+    )
+    numbering = numbering_of(tree.order, backend)
+    state = IndexState(
+        graph=renumbered(graph, numbering, backend),
+        numbering=numbering,
+        descriptors=None if units is None else xp.take(units, numbering.order, axis=0),
+        neighbors=None if lists is None else lists.renumbered(numbering, backend),
+        basis=None,
+        columns=None,
+        alpha=float(settings.alpha),
+        gamma=float(settings.gamma),
+        backend=backend,
+        grouping=Grouping(graph.n),
+    )
+    return with_chosen_basis(state, choice, labels=tree.labels[tree.order])
 
 
-def index_of_graph(
-    graph: Graph, *, alpha: float = 0.99, gamma: float = 3.0, seed: int = 0, backend: Backend
-) -> DiffusionIndex:
-    """An index of a graph alone, without a basis."""
-    return _index(graph, None, None, alpha, gamma, seed, backend)
+def with_chosen_basis(state: IndexState, choice: BasisChoice, *, labels: Any = None) -> IndexState:
+    """The same index with another basis, ready to be searched with it.
+
+    ``labels`` (n,) are groups of the size that is asked for, if there are any already.
+    """
+    grouping = Grouping(state.n)
+    with state.backend.annotate("basis"):
+        if choice.grouped:
+            share = 1.0 if choice.rank is None else choice.rank / default_groups(state.graph)
+            grouping = replace(grouping, share=share)
+            basis: Basis | None = _aggregates(state, choice, labels)
+        elif isinstance(choice.basis, str):
+            basis = _eigenvectors(state, choice)
+        else:
+            basis = _given(state, choice.basis)
+        if basis is not None:
+            # The inverse of its coarse system: the first search shall not have to wait for it.
+            basis.coarse_solve(state.alpha)
+    return replace(state, basis=basis, grouping=grouping)
 
 
 def default_groups(graph: Graph) -> int:
@@ -349,80 +213,8 @@ def compact(neighbors: Neighbors, backend: Backend) -> Neighbors:
     return Neighbors(ids=ids, similarities=xp.asarray(neighbors.similarities, copy=True))
 
 
-def _index(
-    graph: Graph,
-    units: Array | None,
-    neighbors: Neighbors | None,
-    alpha: float,
-    gamma: float,
-    seed: int,
-    backend: Backend,
-) -> DiffusionIndex:
-    """An index without a basis, its graph in the order of the aggregation tree."""
-    tree: Aggregation = aggregate(graph, groups=default_groups(graph), seed=seed, backend=backend)
-    return DiffusionIndex(
-        layout=arranged(graph, tree.order, backend),
-        descriptors=units,
-        neighbors=neighbors,
-        basis=None,
-        columns=None,
-        alpha=float(alpha),
-        gamma=float(gamma),
-        backend=backend,
-        grouping=Grouping(graph.n),
-    )
-
-
-def _reciprocal(neighbors: Neighbors, gamma: float, dtype: str, backend: Backend) -> Graph:
-    with backend.annotate("graph"):
-        return reciprocal_graph(neighbors, gamma=gamma, dtype=dtype, backend=backend)
-
-
-def _given(layout: Layout, basis: Any, backend: Backend) -> GalerkinBasis:
-    """The user's own basis, its rows put into the graph's own order."""
-    order = backend.to_numpy(layout.order)
-    if hasattr(basis, "tocsr"):
-        return given_basis(layout.graph, basis.tocsr()[order], backend=backend)
-    values = basis if isinstance(basis, np.ndarray) else backend.to_numpy(backend.asarray(basis))
-    if values.ndim == 1:
-        return aggregate_basis(layout.graph, values[order], backend=backend)
-    return given_basis(layout.graph, values[order], backend=backend)
-
-
-def _check_diffusion(alpha: Any, gamma: Any, dtype: str) -> None:
-    check_alpha_resolved(PageRank(alpha), dtype)
-    check_positive(gamma, "gamma")
-
-
-def _check_settings(basis: Any, precision: Any, tolerance: Any, sparsity: Any, n: int) -> None:
-    check_choice(precision, "precision", PRECISIONS)
-    if tolerance is not None:
-        check_positive(tolerance, "tolerance")
-    check_sparsity(sparsity)
-    if isinstance(basis, str):
-        check_choice(basis, "basis", BASES)
-        return
-    shape = tuple(getattr(basis, "shape", ()))
-    if len(shape) not in (1, 2) or shape[0] != n:
-        raise ValueError(
-            f"basis must be one of {', '.join(BASES)}, labels of shape ({n},) or vectors of shape "
-            f"({n}, r); got {shown(basis)}. Make an array of a list with np.asarray(basis)."
-        )
-
-
-def _check_memory(n: int, d: int, neighbors: int, backend: Backend) -> None:
-    """Refuse what cannot fit: in a container, the system would end the process without a word."""
-    needed = n * (_BYTES_PER_NEIGHBOR * neighbors + _BYTES_PER_DIMENSION * d)
-    available = backend.available_bytes()
-    if needed > available:
-        raise MemoryError(
-            f"to build an index of {n} items with {neighbors} neighbors each takes about "
-            f"{needed / 1e6:.0f} MB more memory; {available / 1e6:.0f} MB are available on "
-            f"{backend.name}. Take fewer neighbors, or allow the process more memory."
-        )
-
-
-def _optional_units(descriptors: Any, n: int, dtype: str, backend: Backend) -> Array | None:
+def optional_units(descriptors: Any, n: int, dtype: str, backend: Backend) -> Array | None:
+    """Unit descriptors of n items, if there are any."""
     if descriptors is None:
         return None
     vectors = check_vectors(descriptors, "descriptors", dtype=dtype, backend=backend)
@@ -431,3 +223,77 @@ def _optional_units(descriptors: Any, n: int, dtype: str, backend: Backend) -> A
             f"descriptors must have one row for each of the {n} items; got {vectors.shape[0]}."
         )
     return unit_rows(vectors, backend)
+
+
+def build_bytes(n: int, d: int, neighbors: int) -> int:
+    """Bytes that building takes at its peak, beside what the caller holds."""
+    return n * (_BYTES_PER_NEIGHBOR * neighbors + _BYTES_PER_DIMENSION * d)
+
+
+def check_room(n: int, d: int, neighbors: int, backend: Backend) -> None:
+    """Refuse what cannot fit: in a container, the system would end the process without a word."""
+    needed, available = build_bytes(n, d, neighbors), backend.available_bytes()
+    if needed > available:
+        raise MemoryError(
+            f"to build an index of {n} items with {neighbors} neighbors each takes about "
+            f"{needed / 1e6:.0f} MB more memory; {available / 1e6:.0f} MB are available on "
+            f"{backend.name}. Take fewer neighbors, or allow the process more memory."
+        )
+
+
+def _aggregates(state: IndexState, choice: BasisChoice, labels: Any) -> Basis:
+    graph, backend = state.graph, state.backend
+    groups: Aggregation | Any = labels
+    if groups is None:
+        groups = aggregate(
+            graph,
+            groups=choice.groups(graph),
+            seed=choice.seed,
+            progress=choice.progress,
+            backend=backend,
+        )
+    return aggregate_basis(graph, groups, backend=backend)
+
+
+def _eigenvectors(state: IndexState, choice: BasisChoice) -> Basis | None:
+    graph, backend = state.graph, state.backend
+    if choice.basis == "none":
+        return None
+    rank = choice.rank
+    if rank is None:
+        rank = min(_DEFAULT_EIGENVECTORS, largest_component(graph).size)
+    spectrum = leading_eigenpairs(
+        graph,
+        rank=rank,
+        tolerance=choice.tolerance,
+        order=np.arange(graph.n),  # it lies in memory as it should already
+        seed=choice.seed,
+        progress=choice.progress,
+        backend=backend,
+    )
+    if choice.basis == "eigen":
+        return eigen_basis(spectrum, graph, precision=choice.precision, backend=backend)
+    return sparse_eigen_basis(
+        spectrum.eigenvectors, graph, sparsity=choice.sparsity, backend=backend
+    )
+
+
+def _given(state: IndexState, basis: Any) -> Basis:
+    """The user's own basis, its rows put into the graph's own order."""
+    graph, backend, order = state.graph, state.backend, state.numbering.order
+    if hasattr(basis, "coarse_solve"):
+        user_graph = renumbered(graph, state.numbering.inverse, backend)
+        if not same_matrix(basis.adjacency, user_graph.adjacency, backend):
+            raise ValueError(
+                "basis must be one of this index's graph; got one of another graph. Make it with "
+                "index.graph."
+            )
+        made: Basis = basis.renumbered(graph, state.numbering)
+        return made
+    host_order = backend.to_numpy(order)
+    if hasattr(basis, "tocsr"):
+        return given_basis(graph, basis.tocsr()[host_order], backend=backend)
+    values = basis if isinstance(basis, np.ndarray) else backend.to_numpy(backend.asarray(basis))
+    if values.ndim == 1:
+        return aggregate_basis(graph, values[host_order], backend=backend)
+    return given_basis(graph, values[host_order], backend=backend)

@@ -1,124 +1,130 @@
-"""The diffusion index: a database's graph and basis, ready to rank queries in batches."""
+"""The index as users hold it: a frozen state, and everything that can be asked of it."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import replace
 from typing import Any
 
 from hybrid_gpu.backends import Array, Backend
-from hybrid_gpu.diffusion.basis import EigenBasis, GalerkinBasis, sparse_eigen_basis
+from hybrid_gpu.backends.protocol import Numbering
+from hybrid_gpu.backends.threads import Kept
+from hybrid_gpu.diffusion.basis import Basis
 from hybrid_gpu.diffusion.filters import Filter
-from hybrid_gpu.graph.affinity import Graph, Layout, array_bytes
+from hybrid_gpu.graph.affinity import Graph, renumbered
 from hybrid_gpu.graph.neighbors import Neighbors
-from hybrid_gpu.index.search import Options, search_descriptors, search_own_items, search_results
+from hybrid_gpu.index.packing import moved
+from hybrid_gpu.index.precompute import precomputed_columns
+from hybrid_gpu.index.search import search_descriptors, search_lists, search_own_items
+from hybrid_gpu.index.storage import save_state
+from hybrid_gpu.index.update import with_items, without_items
 from hybrid_gpu.progress import Progress
 from hybrid_gpu.ranking.columns import Columns
+from hybrid_gpu.ranking.methods import requested
 from hybrid_gpu.ranking.query_expansion import Expansion
+from hybrid_gpu.ranking.state import IndexState
 from hybrid_gpu.ranking.top_items import Ranking
-from hybrid_gpu.validation import dtype_name
 
 
-@dataclass(frozen=True, slots=True)
-class Grouping:
-    """What the memory order of an index, and its groups, were made for.
-
-    Attributes
-    ----------
-    items : int
-        Items of the index at that time.
-    changed : int
-        Items that were added or removed since.
-    share : float or None
-        Groups that were asked for, as a part of those that an index has by default; None if the
-        basis is not one of groups, or is the user's own.
-    """
-
-    items: int
-    changed: int = 0
-    share: float | None = None
-
-    @property
-    def outgrown(self) -> bool:
-        """Whether more than a quarter of the items are others now."""
-        return 4 * self.changed > self.items
+# One of each of the five parts that users may look at.
+_VIEWS = 5
 
 
-@dataclass(frozen=True, slots=True, eq=False)
 class DiffusionIndex:
     """A database that answers queries by diffusion on its k-NN graph.
 
-    Made by ``build_index`` and its siblings, or by ``load_index``.
+    Made by ``build_index`` and its siblings, or by ``load_index``. It never changes: ``add``,
+    ``remove``, ``precompute`` and ``to`` give another index.
+
+    Inside, items lie in an order in which neighbors are close together in memory. Everything that
+    an index takes, gives and shows is numbered by the user's ids.
 
     Attributes
     ----------
-    layout : Layout
-        The graph, renumbered for memory locality; items keep their own ids outside of it.
-    descriptors : float array of shape (n, d), or None
-        Unit descriptors; None if the index was built without them.
-    neighbors : Neighbors or None
-        The k-NN lists behind the graph, which ``add`` and ``remove`` need; None if not kept.
-    basis : EigenBasis, GalerkinBasis or None
-        What the solver deflates; ``basis.memory`` tells its bytes.
-    columns : Columns or None
-        What ``precompute`` stored.
+    state : IndexState
+        All parts in the memory order; for those who extend the library.
     alpha, gamma : float
         Restart parameter of diffusion, exponent of the similarities.
     backend : Backend
         Where the arrays are and where queries are answered.
-    grouping : Grouping or None
-        When ``add`` and ``remove`` shall make groups and memory order anew; None if not known.
     """
 
-    layout: Layout
-    descriptors: Array | None
-    neighbors: Neighbors | None
-    basis: EigenBasis | GalerkinBasis | None
-    columns: Columns | None
-    alpha: float
-    gamma: float
-    backend: Backend
-    grouping: Grouping | None = None
-    _sparse: dict[float, GalerkinBasis] = field(default_factory=dict)
+    __slots__ = ("_state", "_views")
+
+    def __init__(self, state: IndexState) -> None:
+        self._state = state
+        self._views: Kept[str, Any] = Kept(_VIEWS)
+
+    @property
+    def state(self) -> IndexState:
+        return self._state
 
     @property
     def n(self) -> int:
         """Number of items."""
-        return self.layout.graph.n
+        return self._state.n
 
     @property
-    def graph(self) -> Graph:
-        """The graph, with items numbered as the user numbers them. Made anew at each call."""
-        return self.layout.original(self.backend)
+    def alpha(self) -> float:
+        return self._state.alpha
+
+    @property
+    def gamma(self) -> float:
+        return self._state.gamma
+
+    @property
+    def backend(self) -> Backend:
+        return self._state.backend
 
     @property
     def dtype(self) -> str:
         """``"float32"`` or ``"float64"``."""
-        return dtype_name(self.layout.graph.degrees.dtype)
+        return self._state.dtype
+
+    @property
+    def graph(self) -> Graph:
+        """The graph, with the items in the order of their ids. Made when first asked for."""
+        graph: Graph = self._views.get("graph", self._user_graph)
+        return graph
+
+    @property
+    def basis(self) -> Basis | None:
+        """What the solver deflates, for ``graph``; ``basis.memory`` tells its bytes."""
+        return self._view(  # type: ignore[no-any-return]
+            "basis", lambda basis: basis.renumbered(self.graph, self._back)
+        )
+
+    @property
+    def descriptors(self) -> Array | None:
+        """Unit descriptors (n, d) in the order of the ids; None if it was built without them."""
+        take, places = self.backend.xp.take, self.state.numbering.places
+        return self._view("descriptors", lambda vectors: take(vectors, places, axis=0))
+
+    @property
+    def neighbors(self) -> Neighbors | None:
+        """The k-NN lists behind the graph, in the order of the ids; None if they were not kept."""
+        return self._view("neighbors", self._renumbered)  # type: ignore[no-any-return]
+
+    @property
+    def columns(self) -> Columns | None:
+        """What ``precompute`` stored, in the order of the ids."""
+        return self._view("columns", self._renumbered)  # type: ignore[no-any-return]
 
     @property
     def memory(self) -> Mapping[str, int]:
-        """Bytes of each part: ``graph``, ``descriptors``, ``neighbors``, ``basis``, ``columns``."""
-        order = array_bytes(self.layout.order) + array_bytes(self.layout.places)
-        lists = self.neighbors
-        return {
-            "graph": self.layout.graph.memory + order,
-            "descriptors": 0 if self.descriptors is None else array_bytes(self.descriptors),
-            "neighbors": 0
-            if lists is None
-            else array_bytes(lists.ids) + array_bytes(lists.similarities),
-            "basis": 0 if self.basis is None else self.basis.memory,
-            "columns": 0 if self.columns is None else self.columns.memory,
-        }
+        """Bytes of each part: ``graph``, ``descriptors``, ``neighbors``, ``basis``, ``columns``.
+
+        Without the copies in the order of the ids that were asked for.
+        """
+        return self.state.memory
 
     def __repr__(self) -> str:
-        basis = "no basis"
-        if self.basis is not None:
-            basis = f"{self.basis.rank} {self.basis.kind}"
+        state = self.state
+        basis = "no basis" if state.basis is None else f"{state.basis.rank} {state.basis.kind}"
         size = sum(self.memory.values()) / 1e6
         return (
-            f"DiffusionIndex({self.n} items, {self.layout.graph.edges} edges, {basis}, "
+            f"DiffusionIndex({self.n} items, {state.graph.edges} edges, {basis}, "
             f"alpha {self.alpha}, {self.dtype}, {size:.1f} MB on {self.backend.name})"
         )
 
@@ -186,7 +192,8 @@ class DiffusionIndex:
         ConvergenceError
             If ``rtol`` was given and a query missed it; its ``result`` is the ``Ranking``.
         """
-        options = Options(
+        request = requested(
+            self.state,
             k=k,
             method=method,
             accuracy=accuracy,
@@ -196,11 +203,11 @@ class DiffusionIndex:
             query_neighbors=query_neighbors,
             shortlist=shortlist,
             sparsity=sparsity,
-            expansion=Expansion() if expansion is None else expansion,
+            expansion=expansion,
             batch=batch,
             progress=progress,
         )
-        return search_descriptors(self, queries, options)
+        return search_descriptors(self.state, queries, request)
 
     def rerank(
         self,
@@ -251,9 +258,9 @@ class DiffusionIndex:
             For values that are not of the metric, and for lists that are worst first: distances
             that were taken for similarities.
         """
-        options = Options(
+        request = requested(
+            self.state,
             k=k,
-            metric=metric,
             method=method,
             accuracy=accuracy,
             steps=steps,
@@ -261,11 +268,11 @@ class DiffusionIndex:
             filter=filter,
             query_neighbors=query_neighbors,
             sparsity=sparsity,
-            expansion=Expansion() if expansion is None else expansion,
+            expansion=expansion,
             batch=batch,
             progress=progress,
         )
-        return search_results(self, ids, similarities, options)
+        return search_lists(self.state, ids, similarities, metric, request)
 
     def search_items(
         self,
@@ -293,7 +300,8 @@ class DiffusionIndex:
         The other parameters and the result are those of ``search``. An index without descriptors
         knows similarities of an item only to itself: behind what diffusion reaches, ids are -1.
         """
-        options = Options(
+        request = requested(
+            self.state,
             k=k,
             method=method,
             accuracy=accuracy,
@@ -302,11 +310,21 @@ class DiffusionIndex:
             filter=filter,
             shortlist=shortlist,
             sparsity=sparsity,
-            expansion=Expansion() if expansion is None else expansion,
+            expansion=expansion,
             batch=batch,
             progress=progress,
         )
-        return search_own_items(self, ids, options)
+        return search_own_items(self.state, ids, request)
+
+    def warm_up(self) -> None:
+        """Make what the first search would make, so that it is as fast as the next ones.
+
+        That is the inverse of the basis's coarse system, if the index came from a file without it,
+        and on a GPU the kernels, which are compiled on first use.
+        """
+        if self.state.basis is not None:
+            self.state.basis.coarse_solve(self.alpha)
+        self.search_items([0], k=1)
 
     def precompute(
         self,
@@ -330,10 +348,19 @@ class DiffusionIndex:
             interruption, the work goes on where it was. None: in memory only.
 
         See ``estimate_precompute`` for what it will take.
-        """
-        from hybrid_gpu.index.precompute import precompute
 
-        return precompute(self, keep=keep, rtol=rtol, folder=folder, batch=batch, progress=progress)
+        Raises
+        ------
+        IndexFileError
+            If the folder holds anything but columns of this index with these settings, if they are
+            damaged, or if another process is at work on them. Nothing has changed then.
+        OSError
+            If the disk has no room for the columns, which is told before the work begins.
+        """
+        columns = precomputed_columns(
+            self.state, keep=keep, rtol=rtol, folder=folder, batch=batch, progress=progress
+        )
+        return DiffusionIndex(replace(self.state, columns=columns))
 
     def add(self, descriptors: Any) -> DiffusionIndex:
         """The index with more items, which get the ids from n up.
@@ -351,9 +378,7 @@ class DiffusionIndex:
         ----------
         descriptors : float array of shape (m, d)
         """
-        from hybrid_gpu.index.update import add
-
-        return add(self, descriptors)
+        return DiffusionIndex(with_items(self.state, descriptors))
 
     def remove(self, ids: Any) -> DiffusionIndex:
         """The index without some items; those that remain are renumbered in order.
@@ -366,59 +391,28 @@ class DiffusionIndex:
         ids : int array of shape (m,)
             Items to leave out; repeated ids count once.
         """
-        from hybrid_gpu.index.update import remove
-
-        return remove(self, ids)
+        return DiffusionIndex(without_items(self.state, ids))
 
     def to(self, backend: str | Backend) -> DiffusionIndex:
         """The same index on another backend."""
-        from hybrid_gpu.index.storage import moved
-
-        return moved(self, backend)
+        state = moved(self.state, backend)
+        return self if state is self.state else DiffusionIndex(state)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the index to a folder; an index that is there already is replaced in one step."""
-        from hybrid_gpu.index.storage import save_index
+        save_state(self.state, path)
 
-        save_index(self, path)
+    @property
+    def _back(self) -> Numbering:
+        return self.state.numbering.inverse
 
-    def required_eigenvectors(self) -> EigenBasis:
-        """The eigenvectors, or an error that says how to get them."""
-        if not isinstance(self.basis, EigenBasis):
-            raise ValueError(
-                f"this method needs eigenvectors, and the index has "
-                f"{'no basis' if self.basis is None else self.basis.kind}. Build it with "
-                "basis='eigen', or use method='hybrid' or 'temporal'."
-            )
-        return self.basis
+    def _user_graph(self) -> Graph:
+        return renumbered(self.state.graph, self._back, self.backend)
 
-    def required_descriptors(self, what: str) -> Array:
-        """The descriptors, or an error that says what to do without them."""
-        if self.descriptors is None:
-            raise ValueError(
-                f"{what} needs descriptors, and the index was built without them. Pass "
-                "descriptors= when building it, or use rerank with the results of your own engine."
-            )
-        return self.descriptors
+    def _renumbered(self, part: Any) -> Any:
+        return part.renumbered(self._back, self.backend)
 
-    def required_columns(self) -> Columns:
-        """The stored columns, or an error that says how to make them."""
-        if self.columns is None:
-            raise ValueError(
-                "method 'precomputed' needs stored columns. Make them with "
-                "index = index.precompute(keep=1000)."
-            )
-        return self.columns
-
-    def sparse_eigenvectors(self, sparsity: float) -> GalerkinBasis:
-        """The eigenvectors without their smallest entries; made once and kept."""
-        vectors = self.required_eigenvectors()
-        made = self._sparse.get(sparsity)
-        if made is None:
-            made = sparse_eigen_basis(
-                vectors.dense(), self.layout.graph, sparsity=sparsity, backend=self.backend
-            )
-            # One at a time, and another thread may want another: what is kept need not be ours.
-            self._sparse.clear()
-            self._sparse[sparsity] = made
-        return made
+    def _view(self, name: str, renumber: Callable[[Any], Any]) -> Any:
+        """A part of the state in the order of the user's ids, made once; None if there is none."""
+        part = getattr(self.state, name)
+        return None if part is None else self._views.get(name, lambda: renumber(part))

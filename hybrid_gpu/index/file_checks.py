@@ -17,6 +17,7 @@ import numpy as np
 
 from hybrid_gpu.backends.protocol import HostArray
 from hybrid_gpu.errors import IndexFileError
+from hybrid_gpu.index.packing import INVERSE, MATRIX_PARTS, Packed, Section
 from hybrid_gpu.validation import check_alpha, check_count, check_number, check_positive
 
 Fault: TypeAlias = Callable[[str | None, str], IndexFileError]
@@ -29,34 +30,25 @@ _SLACK = 1e-2
 # Numbers beyond this are not even printed by Python when they have thousands of digits.
 _MOST_ITEMS = 1 << 48
 _LARGEST = float(np.finfo(np.float64).max)
-_MATRIX = ("data", "indices", "indptr")
-_SPARSE_KINDS = ("aggregates", "sparse eigenvectors", "given, sparse")
-_KINDS = ("eigenvectors", *_SPARSE_KINDS, "given, dense")
+_INVERSE_PARTS = {"together"}
 
 
 def array_names(parameters: Mapping[str, Any]) -> tuple[frozenset[str], frozenset[str]]:
     """The arrays that an index of such parameters must have, and those that it may have."""
-    needed = {f"adjacency_{part}" for part in _MATRIX} | {"degrees", "order", "components"}
+    needed = _matrix("adjacency") | {"degrees", "order", "components"}
     optional = {"descriptors", "neighbor_ids", "neighbor_similarities"}
     if "columns_alpha" in parameters:
         needed |= {"column_ids", "column_scores"}
-    kind = (parameters.get("basis") or {}).get("kind")
-    if kind == "eigenvectors":
-        needed |= {"basis_eigenvalues", "basis_vectors", "basis_residuals"}
-        optional |= {"basis_scales"}
-    elif kind is not None:
-        needed |= {"basis_alone"}
-        sparse = [] if kind == "given, dense" else ["vectors", "transposed"]
-        if kind == "aggregates":
-            sparse += ["coupling"]
-            # Indexes of the first days have none, and are searched a little slower.
-            optional |= {f"basis_spread_{part}" for part in _MATRIX}
-        else:
-            needed |= {"basis_gram", "basis_coupling"}
-        if kind == "given, dense":
-            needed |= {"basis_vectors"}
-        needed |= {f"basis_{name}_{part}" for name in sparse for part in _MATRIX}
+    basis = parameters.get("basis")
+    if basis is not None:
+        needed |= _BASES[basis["kind"]].needed
+        optional |= _BASES[basis["kind"]].optional
     return frozenset(needed), frozenset(optional)
+
+
+def _matrix(*names: str) -> set[str]:
+    """The arrays of sparse matrices."""
+    return {f"{name}_{part}" for name in names for part in MATRIX_PARTS}
 
 
 def check_parameters(parameters: Any, fault: Fault) -> None:
@@ -84,14 +76,30 @@ def _check_told(parameters: Any) -> None:
     basis = parameters.get("basis")
     if basis is None:
         return
-    if _object(basis, "basis")["kind"] not in _KINDS:
-        raise ValueError(f"basis must be one of {', '.join(_KINDS)}; got {basis['kind']!r}.")
+    kind = _object(basis, "basis")["kind"]
+    if not isinstance(kind, str) or kind not in _BASES:
+        raise ValueError(f"basis must be one of {', '.join(_BASES)}; got {kind!r}.")
     check_count(basis["rank"], "rank", low=0, high=_MOST_ITEMS)
-    if basis["kind"] == "eigenvectors":
-        check_count(basis["items"], "items", low=0, high=parameters["n"])
-        check_number(basis["orthogonality"], "orthogonality")
-        if basis["missed"] is not None:
-            check_number(basis["missed"], "missed")
+    _BASES[kind].check_facts(basis, parameters["n"])
+
+
+def check_section(name: str, section: Section, parts: Packed, verify: bool, fault: Fault) -> None:
+    """Refuse a section, of those that are known, which does not fit the index."""
+    if name != INVERSE:
+        return
+    basis = parts.parameters.get("basis")
+    try:
+        check_alpha(section.parameters["alpha"])
+        check_positive(section.parameters["norm"], "norm")
+    except (KeyError, TypeError, ValueError, OverflowError) as wrong:
+        raise fault(None, f"damaged, the inverse of its basis is not told: {wrong}") from wrong
+    coupled = None if basis is None else _BASES[basis["kind"]].coupled
+    if set(section.arrays) != _INVERSE_PARTS or coupled is None:
+        raise fault(None, "the parts of the index do not fit together: an inverse of no basis")
+    size = coupled(parts.arrays)
+    checks = _Checks(section.arrays, verify, fault)
+    checks.shape("together", (parts.arrays["degrees"].dtype.str,), (size, size))
+    checks.large_values("together", -_LARGEST, _LARGEST)
 
 
 def _object(value: Any, what: str) -> Mapping[str, Any]:
@@ -118,7 +126,7 @@ def check_arrays(
     checks = _Checks(arrays, verify, fault)
     n = parameters["n"]
     checks.shape("degrees", _FLOATS, (n,))
-    floats = (arrays["degrees"].dtype.str,)
+    floats = checks.floats
     checks.values("degrees", 0, _LARGEST)
     checks.matrix("adjacency", floats, (n, n))
     checks.values("adjacency_data", 0, 1 + _SLACK)
@@ -129,8 +137,7 @@ def check_arrays(
     _check_lists(checks, n, floats)
     basis = parameters.get("basis")
     if basis is not None:
-        check = _check_eigenvectors if basis["kind"] == "eigenvectors" else _check_vectors
-        check(checks, n, basis["rank"], basis["kind"], floats)
+        _BASES[basis["kind"]].check(checks, n, basis["rank"])
 
 
 def _check_lists(checks: _Checks, n: int, floats: tuple[str, ...]) -> None:
@@ -154,9 +161,8 @@ def _check_lists(checks: _Checks, n: int, floats: tuple[str, ...]) -> None:
         checks.large_values("column_scores", -_LARGEST, _LARGEST)
 
 
-def _check_eigenvectors(
-    checks: _Checks, n: int, rank: int, kind: str, floats: tuple[str, ...]
-) -> None:
+def _check_eigenvectors(checks: _Checks, n: int, rank: int) -> None:
+    floats = checks.floats
     checks.shape("basis_eigenvalues", floats, (rank,))
     checks.values("basis_eigenvalues", -1 - _SLACK, 1 + _SLACK)
     checks.shape("basis_residuals", _FLOATS, (rank,))
@@ -172,30 +178,107 @@ def _check_eigenvectors(
         checks.large_values("basis_vectors", -1 - _SLACK, 1 + _SLACK)
 
 
-def _check_vectors(checks: _Checks, n: int, rank: int, kind: str, floats: tuple[str, ...]) -> None:
-    coupled = rank
-    if kind == "aggregates":
-        coupled = len(checks.arrays["basis_coupling_indptr"]) - 1
-        if not 0 <= coupled <= rank:
-            raise checks.fault("basis_coupling_indptr", f"damaged, {coupled} of {rank} groups")
-        checks.matrix("basis_coupling", floats, (coupled, coupled))
-        if "basis_spread_data" in checks.arrays:
-            checks.matrix("basis_spread", floats, (n, 2 * rank))
-    else:
-        for name in ("basis_gram", "basis_coupling"):
-            checks.shape(name, floats, (rank, rank))
-            checks.values(name, -_LARGEST, _LARGEST)
-    if kind in _SPARSE_KINDS:
-        checks.matrix("basis_vectors", floats, (n, rank))
-        checks.matrix("basis_transposed", floats, (rank, n))
-        several = np.diff(checks.arrays["basis_vectors_indptr"]) > 1
-        if kind == "aggregates" and np.any(several):
-            raise checks.fault("basis_vectors_indptr", "damaged, an item is in several groups")
-    else:
-        checks.shape("basis_vectors", floats, (n, rank))
-        checks.large_values("basis_vectors", -_LARGEST, _LARGEST)
-    checks.shape("basis_alone", floats, (rank - coupled, 1))
+def _check_certificate(facts: Mapping[str, Any], n: int) -> None:
+    check_count(facts["items"], "items", low=0, high=n)
+    check_number(facts["orthogonality"], "orthogonality")
+    if facts["missed"] is not None:
+        check_number(facts["missed"], "missed")
+
+
+def _check_aggregates(checks: _Checks, n: int, rank: int) -> None:
+    coupled = _divided_groups(checks.arrays)
+    if not 0 <= coupled <= rank:
+        raise checks.fault("basis_coupling_indptr", f"damaged, {coupled} of {rank} groups")
+    checks.matrix("basis_coupling", checks.floats, (coupled, coupled))
+    if "basis_spread_data" in checks.arrays:
+        checks.matrix("basis_spread", checks.floats, (n, 2 * rank))
+    _check_sparse(checks, n, rank)
+    if np.any(np.diff(checks.arrays["basis_vectors_indptr"]) > 1):
+        raise checks.fault("basis_vectors_indptr", "damaged, an item is in several groups")
+    _check_alone(checks, rank - coupled)
+
+
+def _divided_groups(arrays: Mapping[str, HostArray]) -> int:
+    return len(arrays["basis_coupling_indptr"]) - 1
+
+
+def _check_sparse_vectors(checks: _Checks, n: int, rank: int) -> None:
+    _check_small_matrices(checks, rank)
+    _check_sparse(checks, n, rank)
+    _check_alone(checks, 0)
+
+
+def _check_dense_vectors(checks: _Checks, n: int, rank: int) -> None:
+    _check_small_matrices(checks, rank)
+    checks.shape("basis_vectors", checks.floats, (n, rank))
+    checks.large_values("basis_vectors", -_LARGEST, _LARGEST)
+    _check_alone(checks, 0)
+
+
+def _check_small_matrices(checks: _Checks, rank: int) -> None:
+    for name in ("basis_gram", "basis_coupling"):
+        checks.shape(name, checks.floats, (rank, rank))
+        checks.values(name, -_LARGEST, _LARGEST)
+
+
+def _check_sparse(checks: _Checks, n: int, rank: int) -> None:
+    checks.matrix("basis_vectors", checks.floats, (n, rank))
+    checks.matrix("basis_transposed", checks.floats, (rank, n))
+
+
+def _check_alone(checks: _Checks, count: int) -> None:
+    checks.shape("basis_alone", checks.floats, (count, 1))
     checks.values("basis_alone", -_LARGEST, _LARGEST)
+
+
+def _all_vectors(arrays: Mapping[str, HostArray]) -> int:
+    return len(arrays["basis_gram"])
+
+
+def _no_facts(facts: Mapping[str, Any], n: int) -> None:
+    """A basis of which there is nothing else to know."""
+
+
+@dataclass(frozen=True, slots=True)
+class _BasisChecks:
+    """What the file of a kind of basis must hold.
+
+    ``coupled`` tells the size of its dense inverse; None if it has none.
+    """
+
+    needed: frozenset[str]
+    check: Callable[[_Checks, int, int], None]
+    optional: frozenset[str] = frozenset()
+    check_facts: Callable[[Mapping[str, Any], int], None] = _no_facts
+    coupled: Callable[[Mapping[str, HostArray]], int] | None = None
+
+
+_SMALL = {"basis_alone", "basis_gram", "basis_coupling"}
+_SPARSE_VECTORS = _BasisChecks(
+    frozenset(_SMALL | _matrix("basis_vectors", "basis_transposed")),
+    _check_sparse_vectors,
+    coupled=_all_vectors,
+)
+_BASES = {
+    "eigenvectors": _BasisChecks(
+        frozenset({"basis_eigenvalues", "basis_vectors", "basis_residuals"}),
+        _check_eigenvectors,
+        optional=frozenset({"basis_scales"}),
+        check_facts=_check_certificate,
+    ),
+    "aggregates": _BasisChecks(
+        frozenset({"basis_alone"} | _matrix("basis_vectors", "basis_transposed", "basis_coupling")),
+        _check_aggregates,
+        # Indexes of the first days have none, and are searched a little slower.
+        optional=frozenset(_matrix("basis_spread")),
+        coupled=_divided_groups,
+    ),
+    "sparse eigenvectors": _SPARSE_VECTORS,
+    "given, sparse": _SPARSE_VECTORS,
+    "given, dense": _BasisChecks(
+        frozenset(_SMALL | {"basis_vectors"}), _check_dense_vectors, coupled=_all_vectors
+    ),
+}
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -205,6 +288,11 @@ class _Checks:
     arrays: Mapping[str, HostArray]
     verify: bool
     fault: Fault
+
+    @property
+    def floats(self) -> tuple[str, ...]:
+        """The dtype of the index."""
+        return (self.arrays["degrees"].dtype.str,)
 
     def shape(self, name: str, dtypes: tuple[str, ...], shape: tuple[int | None, ...]) -> None:
         """Dtype and shape; None is any number but 0."""
@@ -243,7 +331,7 @@ class _Checks:
 
     def matrix(self, name: str, dtypes: tuple[str, ...], shape: tuple[int, int]) -> None:
         """A sparse matrix whose pointers and column numbers stay inside of it."""
-        data, indices, indptr = (f"{name}_{part}" for part in _MATRIX)
+        data, indices, indptr = (f"{name}_{part}" for part in MATRIX_PARTS)
         for part in (data, indices, indptr):
             if part not in self.arrays:
                 raise self.fault(None, f"the parts of the index do not fit together: no {part}")

@@ -8,14 +8,16 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from hybrid_gpu.backends import Backend, select_backend
+from hybrid_gpu.backends import Backend
 from hybrid_gpu.backends.protocol import HostArray
 from hybrid_gpu.errors import ConvergenceError
 from hybrid_gpu.evaluation import agreement
 from hybrid_gpu.graph.affinity import Graph, largest_component
-from hybrid_gpu.index.build import index_of_graph, with_basis
+from hybrid_gpu.index.build import build_bytes
 from hybrid_gpu.index.diffusion_index import DiffusionIndex
-from hybrid_gpu.index.search import ARRAYS_PER_BATCH
+from hybrid_gpu.index.factory import index_of_graph, with_basis
+from hybrid_gpu.index.precompute import columns_of
+from hybrid_gpu.index.search import ARRAYS_PER_BATCH, batch_width
 from hybrid_gpu.progress import Progress
 from hybrid_gpu.ranking.top_items import Ranking
 from hybrid_gpu.validation import check_count, check_dtype, check_kind, check_number, check_sequence
@@ -86,6 +88,32 @@ class Plan:
         return "\n".join([*lines, f"{verdict} {self.target:g}"])
 
 
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """What storing the columns will take: seconds of work, and bytes of memory or disk."""
+
+    seconds: float
+    bytes: int
+
+    def __repr__(self) -> str:
+        return f"Estimate({self.seconds / 60:.1f} minutes, {self.bytes / 1e6:.0f} MB)"
+
+
+def estimate_precompute(
+    index: DiffusionIndex, *, keep: int = 1000, rtol: float = 1e-3, batch: int | None = None
+) -> Estimate:
+    """What ``index.precompute`` will take, by the time of one batch."""
+    check_kind(index, "index", DiffusionIndex, "Make one with build_index.")
+    keep = check_count(keep, "keep", high=index.n)
+    width = batch_width(index.state, batch, index.n)
+    # Items spread over the database: neighbors in it may all be of one easy kind.
+    items = np.linspace(0, index.n - 1, width).astype(np.int64)
+    start = time.perf_counter()
+    columns_of(index.state, items, keep, rtol, width)
+    seconds = (time.perf_counter() - start) * index.n / width
+    return Estimate(seconds, index.n * keep * (4 + np.dtype(index.dtype).itemsize))
+
+
 def predicted_bytes(
     n: int,
     *,
@@ -98,7 +126,10 @@ def predicted_bytes(
     batch: int = 128,
     dtype: str = "float32",
 ) -> dict[str, int]:
-    """Memory that an index of n items and a search on it will take, part by part.
+    """Memory that an index of n items will take, part by part, and what making and asking it take.
+
+    ``build`` is the peak of ``build_index`` beside the caller's descriptors, ``search`` that of a
+    batch beside the index; the other parts are what is kept.
 
     Parameters
     ----------
@@ -138,6 +169,7 @@ def predicted_bytes(
         "descriptors": count * dimensions * value,
         "neighbors": count * neighbors * (4 + value),
         "basis": round(basis),
+        "build": build_bytes(count, dimensions, neighbors or round(2 * entries)),
         "search": ARRAYS_PER_BATCH * count * batch * value,
     }
 
@@ -183,12 +215,11 @@ def plan(
     if not 0 < target <= 1:
         raise ValueError(f"target must lie in (0, 1]; got {target}.")
     if isinstance(index, Graph):
-        device = select_backend(backend, like=index.degrees)
-        index = index_of_graph(index, seed=seed, backend=device)
+        index = index_of_graph(index, seed=seed, backend=backend)
     k = check_count(k, "k", high=index.n)
     count = min(check_count(queries, "queries"), index.n)
     sample = np.random.default_rng(seed).choice(index.n, count, replace=False)
-    bare = replace(index, basis=None, columns=None)
+    bare = DiffusionIndex(replace(index.state, basis=None, columns=None))
     exact = _exact(bare, sample, k)
     ways = list(_ways(index, eigenvectors))
     candidates = []
@@ -215,7 +246,7 @@ def _ways(index: DiffusionIndex, eigenvectors: Sequence[int]) -> Iterator[tuple[
     for items in _ITEMS_PER_GROUP:
         if index.n // items >= 2:
             yield "aggregate", index.n // items
-    component = largest_component(index.layout.graph).size
+    component = largest_component(index.state.graph).size
     for rank in eigenvectors:
         yield "eigen", min(check_count(rank, "eigenvectors"), component)
 
@@ -235,16 +266,16 @@ def _measured(
         found = agreement(ranking.ids, exact)
         if found >= target:
             break
-    # Timed apart: the first run of a basis also inverts its coarse matrix.
+    # Timed apart, warm.
     ranking = _ranked(index, sample, k, steps)
     seconds = ranking.report.seconds["solve"] + ranking.report.seconds["rank"]
     return Candidate(
         basis=basis,
-        rank=0 if index.basis is None else index.basis.rank,
+        rank=0 if index.state.basis is None else index.state.basis.rank,
         steps=steps,
         agreement=found,
         milliseconds=1e3 * seconds / sample.size,
-        bytes=0 if index.basis is None else index.basis.memory,
+        bytes=index.memory["basis"],
         build_seconds=build_seconds,
     )
 

@@ -9,11 +9,10 @@ from __future__ import annotations
 import json
 import os
 import re
-import time
 import zlib
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from io import FileIO
 from pathlib import Path
 from typing import Any, Protocol
@@ -39,77 +38,45 @@ from hybrid_gpu.files.writing import (
     write_all,
     write_synced,
 )
-from hybrid_gpu.index.diffusion_index import DiffusionIndex
-from hybrid_gpu.index.search import Options, batch_width, search_own_items
-from hybrid_gpu.index.storage import graph_checksum
+from hybrid_gpu.index.packing import graph_checksum
+from hybrid_gpu.index.search import batch_width, search_own_items
 from hybrid_gpu.progress import Progress
 from hybrid_gpu.ranking.columns import Columns
+from hybrid_gpu.ranking.methods import requested
+from hybrid_gpu.ranking.state import IndexState
 from hybrid_gpu.validation import check_count, check_positive
 
 _FORMAT, _STATE = "hybrid-gpu columns", "progress.json"
 
 
-@dataclass(frozen=True, slots=True)
-class Estimate:
-    """What storing the columns will take: seconds of work, and bytes of memory or disk."""
-
-    seconds: float
-    bytes: int
-
-    def __repr__(self) -> str:
-        return f"Estimate({self.seconds / 60:.1f} minutes, {self.bytes / 1e6:.0f} MB)"
-
-
-def estimate_precompute(
-    index: DiffusionIndex, *, keep: int = 1000, rtol: float = 1e-3, batch: int | None = None
-) -> Estimate:
-    """What ``index.precompute`` will take, by the time of one batch."""
-    keep = check_count(keep, "keep", high=index.n)
-    width = batch_width(index, batch, index.n)
-    # Items spread over the database: neighbors in it may all be of one easy kind.
-    items = np.linspace(0, index.n - 1, width).astype(np.int64)
-    start = time.perf_counter()
-    _columns_of(index, items, keep, rtol, width)
-    seconds = (time.perf_counter() - start) * index.n / width
-    return Estimate(seconds, index.n * keep * (4 + np.dtype(index.dtype).itemsize))
-
-
-def precompute(
-    index: DiffusionIndex,
+def precomputed_columns(
+    state: IndexState,
     *,
-    keep: int = 1000,
-    rtol: float = 1e-3,
-    folder: str | os.PathLike[str] | None = None,
-    batch: int | None = None,
-    progress: Progress | None = None,
-) -> DiffusionIndex:
-    """The index with the best ``keep`` entries of every item's column; see the method.
-
-    Raises
-    ------
-    IndexFileError
-        If the folder holds anything but columns of this index with these settings, if they are
-        damaged, or if another process is at work on them. Nothing has changed then.
-    OSError
-        If the disk has no room for the columns, which is told before the work begins.
-    """
-    keep = check_count(keep, "keep", high=index.n)
+    keep: int,
+    rtol: float,
+    folder: str | os.PathLike[str] | None,
+    batch: int | None,
+    progress: Progress | None,
+) -> Columns:
+    """The best ``keep`` entries of every item's column; see ``DiffusionIndex.precompute``."""
+    n = state.n
+    keep = check_count(keep, "keep", high=n)
     rtol = check_positive(rtol, "rtol")
-    width = batch_width(index, batch, index.n)
+    width = batch_width(state, batch, n)
+    order = state.backend.to_numpy(state.numbering.order)
     # Once: with a relative path, a change of the working directory would lead elsewhere.
     place = None if folder is None else Path(folder).absolute()
-    with _opened(index, keep, rtol, place) as store:
-        for start in range(store.done, index.n, width):
+    with _opened(state, keep, rtol, place) as store:
+        for start in range(store.done, n, width):
             if progress:
-                progress("precompute", start, index.n)
-            stop = min(start + width, index.n)
-            store.put(*_columns_of(index, np.arange(start, stop), keep, rtol, width))
+                progress("precompute", start, n)
+            stop = min(start + width, n)
+            store.put(*columns_of(state, order[start:stop], keep, rtol, width))
         if progress:
-            progress("precompute", index.n, index.n)
+            progress("precompute", n, n)
         ids, scores = store.arrays()
-    device = index.backend
-    columns = Columns(device.asarray(ids), device.asarray(scores), index.alpha)
-    return replace(index, columns=columns)
+    device = state.backend
+    return Columns(device.asarray(ids), device.asarray(scores), state.alpha)
 
 
 def check_columns_folder(folder: str | os.PathLike[str]) -> None:
@@ -126,17 +93,20 @@ def remove_columns(folder: str | os.PathLike[str]) -> None:
         own.dissolve(keep_folder=not ours)
 
 
-def _columns_of(
-    index: DiffusionIndex, items: HostArray, keep: int, rtol: float, width: int
+def columns_of(
+    state: IndexState, items: HostArray, keep: int, rtol: float, width: int
 ) -> tuple[HostArray, HostArray]:
-    options = Options(k=keep, method="auto", rtol=rtol, batch=width, fill=False)
+    """The best entries of the columns of some items, by places; -1 where diffusion ends."""
+    request = requested(state, k=keep, rtol=rtol, batch=width, fill=False)
     try:
-        ranking = search_own_items(index, items, options)
+        ranking = search_own_items(state, items, request)
     except ConvergenceError as missed:
         # The last digits of single columns are no reason to throw hours of work away.
         ranking = missed.result
     reached = ranking.scores > 0
-    return np.where(reached, ranking.ids, -1).astype(np.int32), np.where(reached, ranking.scores, 0)
+    places = state.backend.to_numpy(state.numbering.places)[ranking.ids]
+    scores = np.where(reached, ranking.scores, 0)
+    return np.where(reached, places, -1).astype(np.int32), scores
 
 
 class _Store(Protocol):
@@ -154,26 +124,28 @@ class _Store(Protocol):
 
 
 @contextmanager
-def _opened(index: DiffusionIndex, keep: int, rtol: float, folder: Path | None) -> Iterator[_Store]:
-    shape, dtypes = (index.n, keep), (np.dtype(np.int32), np.dtype(index.dtype))
+def _opened(state: IndexState, keep: int, rtol: float, folder: Path | None) -> Iterator[_Store]:
+    shape, dtypes = (state.n, keep), (np.dtype(np.int32), np.dtype(state.dtype))
     if folder is None:
         yield _Memory(np.empty(shape, dtypes[0]), np.empty(shape, dtypes[1]))
         return
     settings = {
         "format": _FORMAT,
-        "n": index.n,
+        "n": state.n,
         "keep": keep,
         "rtol": rtol,
-        "alpha": index.alpha,
-        "dtype": index.dtype,
-        "graph": graph_checksum(index),
+        "alpha": state.alpha,
+        "dtype": state.dtype,
+        "graph": graph_checksum(state),
+        # Columns were stored by the user's ids before.
+        "numbered": "by places",
     }
     # The other process may take hours: nobody wants to wait for that in silence.
     with own_folder(folder, _named_files, patience=0.0) as own, ExitStack() as stack:
         mark = own.begin()
         if (folder / _STATE).exists():
-            state = _read_state(folder)
-            if {part: state.get(part) for part in settings} != settings:
+            written = _read_state(folder)
+            if {part: written.get(part) for part in settings} != settings:
                 raise IndexFileError(
                     f"{folder}: holds columns of another index or with other settings. Choose "
                     "another folder, or delete this one."
@@ -181,16 +153,16 @@ def _opened(index: DiffusionIndex, keep: int, rtol: float, folder: Path | None) 
         else:
             # Remembered from run to run: an empty folder that the user made is not removed.
             made = {"own_folder": own.is_new}
-            state = {**settings, **made, "done": 0, "mark": mark, "checksums": [0, 0]}
+            written = {**settings, **made, "done": 0, "mark": mark, "checksums": [0, 0]}
             try:
                 _reserve(folder, mark, shape, dtypes)
-                _write_state(folder, state)
+                _write_state(folder, written)
             except BaseException:
                 own.sweep()
                 raise
-        paths = [folder / name for name in _array_files(state["mark"])]
+        paths = [folder / name for name in _array_files(written["mark"])]
         files = [stack.enter_context(_open_to_fill(path)) for path in paths]
-        yield _Files(folder, state, paths, files, shape, dtypes)
+        yield _Files(folder, written, paths, files, shape, dtypes)
 
 
 @dataclass(slots=True, eq=False)

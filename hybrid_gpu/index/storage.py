@@ -1,4 +1,4 @@
-"""Index files: the only module that knows what is in them.
+"""Index files: folders, headers, versions.
 
 An index is a folder. Each array is a plain ``.npy`` file that ``numpy.load`` reads without pickle;
 ``header.json`` names the files, their dtypes, shapes and checksums, and the index's parameters.
@@ -6,28 +6,28 @@ Array files of every save have names of their own, and the header is put in plac
 step: a crash at any moment leaves the folder at the old index or at the new one. ``folder_lock``
 keeps a second writer out, and everything that is not the index's own.
 
-Version 1 of the format had no dtypes and shapes in the header; it is read as well.
+Version 3, which is written, has everything in the graph's memory order, and *sections* beside the
+index proper: parts that a reader may not know. One that is not required is skipped by a reader
+that does not know it, so that later versions of the library can add to the format without breaking
+it for earlier ones. Versions 1 and 2 are read: they number descriptors, lists and columns by the
+user's ids, and version 1 has no dtypes and shapes in the header.
 """
 
 from __future__ import annotations
 
 import contextlib
 import json
-import math
 import os
 import re
-from collections.abc import Mapping
-from dataclasses import asdict
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from hybrid_gpu.backends import Backend, SparseMatrix, select_backend
+from hybrid_gpu.backends import Backend, select_backend
 from hybrid_gpu.backends.protocol import HostArray
-from hybrid_gpu.diffusion.basis import EigenBasis, GalerkinBasis
 from hybrid_gpu.errors import IndexFileError
 from hybrid_gpu.files.folder_lock import LOCK, is_folder, own_folder, refuse_strangers, unreachable
 from hybrid_gpu.files.stored_arrays import (
-    array_checksum,
     checksum,
     file_checksum,
     mapped_array,
@@ -37,24 +37,24 @@ from hybrid_gpu.files.stored_arrays import (
     write_array,
 )
 from hybrid_gpu.files.writing import put_in_place, sync_folder, write_synced
-from hybrid_gpu.graph.affinity import Graph, Layout
-from hybrid_gpu.graph.neighbors import Neighbors
-from hybrid_gpu.index.diffusion_index import DiffusionIndex, Grouping
-from hybrid_gpu.index.file_checks import check_arrays, check_parameters
-from hybrid_gpu.ranking.columns import Columns
+from hybrid_gpu.index.file_checks import check_arrays, check_parameters, check_section
+from hybrid_gpu.index.packing import INVERSE, Packed, Section, in_memory_order, packed, unpacked
+from hybrid_gpu.ranking.state import IndexState
 
 FORMAT = "hybrid-gpu index"
-VERSION = 2
+VERSION = 3
 HEADER = "header.json"
 
+_SECTIONS = (INVERSE,)
 # Seconds that a save waits for another one to the same folder: longer than any index takes.
 _PATIENCE = 600.0
 # A reader that was overtaken by a save begins again. Each time, a whole save went by.
 _MOST_TRIES = 1000
 _CHECKSUM = re.compile(r"[0-9a-f]{8}")
+_SECTION = re.compile(r"[a-z][a-z_]{0,40}")
 
 
-def save_index(index: DiffusionIndex, path: str | os.PathLike[str]) -> None:
+def save_state(state: IndexState, path: str | os.PathLike[str]) -> None:
     """Write an index to the folder ``path``, replacing an index that is there.
 
     While another process or thread saves to the same folder, this waits, for ten minutes at most.
@@ -72,23 +72,34 @@ def save_index(index: DiffusionIndex, path: str | os.PathLike[str]) -> None:
     with own_folder(folder, _named_files, patience=_PATIENCE) as own:
         mark = own.begin()
         try:
-            _write(index, folder, mark)
+            _write(packed(state), folder, mark)
         finally:
             # Whatever happened, the header tells which files are in use. Open maps of the others
             # stay valid.
             own.sweep()
 
 
-def _write(index: DiffusionIndex, folder: Path, mark: str) -> None:
-    arrays = {}
-    for name, array in _arrays_of(index).items():
-        file = f"{name}.{mark}.npy"
-        arrays[name] = {"file": file, **write_array(folder / file, array)}
+def _write(parts: Packed, folder: Path, mark: str) -> None:
+    def written(arrays: Mapping[str, HostArray], prefix: str = "") -> dict[str, Any]:
+        entries = {}
+        for name, array in arrays.items():
+            file = f"{prefix}{name}.{mark}.npy"
+            entries[name] = {"file": file, **write_array(folder / file, array)}
+        return entries
+
     header = {
         "format": FORMAT,
         "version": VERSION,
-        "parameters": _parameters_of(index),
-        "arrays": arrays,
+        "parameters": parts.parameters,
+        "arrays": written(parts.arrays),
+        "sections": {
+            name: {
+                "required": section.required,
+                "parameters": section.parameters,
+                "arrays": written(section.arrays, f"{name}_"),
+            }
+            for name, section in parts.sections.items()
+        },
     }
     header["checksum"] = _header_checksum(header)
     temporary = folder / f"{HEADER}.{mark}.tmp"
@@ -99,37 +110,15 @@ def _write(index: DiffusionIndex, folder: Path, mark: str) -> None:
     put_in_place(temporary, folder / HEADER)
 
 
-def load_index(
-    path: str | os.PathLike[str], *, verify: bool = True, backend: str | Backend = "auto"
-) -> DiffusionIndex:
-    """Open an index; no GPU is needed to open one that was built on a GPU.
-
-    Arrays are mapped into memory, not copied. A save to the same folder does not disturb an index
-    that is open; but a file that somebody cuts short while it is mapped ends the process.
-
-    Parameters
-    ----------
-    path
-        The folder that ``index.save`` wrote.
-    verify
-        Compare every array with its checksum, which reads the whole index once. Without it, sizes,
-        dtypes and shapes are still compared with the header, and all indices checked, so that a
-        damaged index cannot crash the process; but a damaged value can give a wrong answer.
-    backend
-        Where the index shall live.
-
-    Raises
-    ------
-    IndexFileError
-        If there is no index, or it is damaged, cut short, or of a newer format; names the file.
-    """
+def load_state(path: str | os.PathLike[str], verify: bool, backend: str | Backend) -> IndexState:
+    """Open an index; see ``load_index``."""
     device = select_backend(backend)
     # Once: with a relative path, a change of the working directory would lead elsewhere.
     folder = Path(path).absolute()
     header = _read_header(folder)
     for _ in range(_MOST_TRIES):
         try:
-            arrays = _read_arrays(folder, header, verify)
+            parts = _read_parts(folder, header, verify)
             break
         except IndexFileError:
             # Files go when another process has put a new header in place.
@@ -140,10 +129,14 @@ def load_index(
         raise IndexFileError(
             f"{folder}: another process saves to it without a pause. Load it when that is done."
         )
-    parameters = header["parameters"]
-    check_arrays(arrays, parameters, verify, _faults(folder, header))
+    check_arrays(parts.arrays, parts.parameters, verify, _faults(folder, header["arrays"]))
+    for name, section in parts.sections.items():
+        entries = header["sections"][name]["arrays"]
+        check_section(name, section, parts, verify, _faults(folder, entries))
+    if header["version"] < 3:
+        parts = Packed(in_memory_order(parts.arrays), parts.parameters)
     with device.annotate("load"):
-        return _assemble(arrays, parameters, device)
+        return unpacked(parts, device)
 
 
 def check_target(path: str | os.PathLike[str]) -> None:
@@ -179,182 +172,19 @@ def remove_index(path: str | os.PathLike[str]) -> None:
             own.dissolve()
 
 
-def moved(index: DiffusionIndex, backend: str | Backend) -> DiffusionIndex:
-    """The same index on another backend: packed and unpacked, without a file between."""
-    target = select_backend(backend)
-    if target is index.backend:
-        return index
-    with target.annotate("move"):
-        return _assemble(_arrays_of(index), _parameters_of(index), target)
-
-
-def graph_checksum(index: DiffusionIndex) -> str:
-    """A name for the graph of an index, that another graph will hardly have."""
-    host = index.backend.to_numpy
-    adjacency = index.layout.graph.adjacency
-    parts = (adjacency.data, adjacency.indices, adjacency.indptr, index.layout.order)
-    return "-".join(array_checksum(host(part)) for part in parts)
-
-
-def _arrays_of(index: DiffusionIndex) -> dict[str, HostArray]:
-    host, graph = index.backend.to_numpy, index.layout.graph
-    arrays: dict[str, Any] = {
-        **_csr_arrays("adjacency", graph.adjacency),
-        "degrees": graph.degrees,
-        "order": index.layout.order,
-    }
-    if index.descriptors is not None:
-        arrays["descriptors"] = index.descriptors
-    if index.neighbors is not None:
-        arrays["neighbor_ids"] = index.neighbors.ids
-        arrays["neighbor_similarities"] = index.neighbors.similarities
-    if index.columns is not None:
-        arrays["column_ids"] = index.columns.ids
-        arrays["column_scores"] = index.columns.scores
-    basis = index.basis
-    if isinstance(basis, EigenBasis):
-        arrays["basis_eigenvalues"] = basis.eigenvalues
-        arrays["basis_vectors"] = basis.vectors
-        if basis.scales is not None:
-            arrays["basis_scales"] = basis.scales
-    elif basis is not None:
-        for name in ("vectors", "transposed", "spread", "gram", "coupling", "alone"):
-            part = getattr(basis, name)
-            if hasattr(part, "indptr"):
-                arrays.update(_csr_arrays(f"basis_{name}", part))
-            elif part is not None and name != "transposed":  # dense: a view of the vectors
-                arrays[f"basis_{name}"] = part
-    on_host = {name: host(array) for name, array in arrays.items()}
-    on_host["components"] = graph.components
-    if isinstance(basis, EigenBasis):
-        on_host["basis_residuals"] = basis.residuals
-    return on_host
-
-
-def _csr_arrays(name: str, matrix: SparseMatrix) -> dict[str, Any]:
-    return {
-        f"{name}_data": matrix.data,
-        f"{name}_indices": matrix.indices,
-        f"{name}_indptr": matrix.indptr,
-    }
-
-
-def _parameters_of(index: DiffusionIndex) -> dict[str, Any]:
-    parameters: dict[str, Any] = {"n": index.n, "alpha": index.alpha, "gamma": index.gamma}
-    basis = index.basis
-    if basis is not None:
-        parameters["basis"] = {"kind": basis.kind, "rank": basis.rank}
-    if isinstance(basis, EigenBasis):
-        # JSON has no infinity: a missing figure stands for 'nothing else was there to miss'.
-        missed = basis.missed if math.isfinite(basis.missed) else None
-        parameters["basis"] |= {
-            "items": basis.items,
-            "orthogonality": basis.orthogonality,
-            "missed": missed,
-        }
-    if index.grouping is not None:
-        parameters["grouping"] = asdict(index.grouping)
-    if index.columns is not None:
-        parameters["columns_alpha"] = index.columns.alpha
-    return parameters
-
-
-def _assemble(
-    arrays: dict[str, HostArray], parameters: dict[str, Any], backend: Backend
-) -> DiffusionIndex:
-    n, xp = int(parameters["n"]), backend.xp
-    device = {name: backend.asarray(array) for name, array in arrays.items()}
-    graph = Graph(
-        _csr("adjacency", device, (n, n), backend), device["degrees"], arrays["components"]
-    )
-    places = xp.astype(xp.argsort(device["order"]), xp.int64)
-    neighbors = columns = None
-    if "neighbor_ids" in device:
-        neighbors = Neighbors(device["neighbor_ids"], device["neighbor_similarities"])
-    if "column_ids" in device:
-        columns = Columns(
-            device["column_ids"], device["column_scores"], float(parameters["columns_alpha"])
-        )
-    return DiffusionIndex(
-        layout=Layout(graph, device["order"], places),
-        descriptors=device.get("descriptors"),
-        neighbors=neighbors,
-        basis=_basis(device, arrays, parameters.get("basis"), graph, backend),
-        columns=columns,
-        alpha=float(parameters["alpha"]),
-        gamma=float(parameters["gamma"]),
-        backend=backend,
-        grouping=_grouping(parameters.get("grouping")),
-    )
-
-
-def _grouping(told: dict[str, Any] | None) -> Grouping | None:
-    if told is None:  # an index of an earlier version
-        return None
-    share = None if told["share"] is None else float(told["share"])
-    return Grouping(int(told["items"]), int(told["changed"]), share)
-
-
-def _csr(
-    name: str, device: dict[str, Any], shape: tuple[int, int], backend: Backend
-) -> SparseMatrix:
-    data, indices, indptr = (device[f"{name}_{part}"] for part in ("data", "indices", "indptr"))
-    return backend.csr(data, indices, indptr, shape)
-
-
-def _basis(
-    device: dict[str, Any],
-    arrays: dict[str, HostArray],
-    told: dict[str, Any] | None,
-    graph: Graph,
-    backend: Backend,
-) -> EigenBasis | GalerkinBasis | None:
-    if told is None:
-        return None
-    if "basis_eigenvalues" in device:
-        return EigenBasis(
-            eigenvalues=device["basis_eigenvalues"],
-            vectors=device["basis_vectors"],
-            scales=device.get("basis_scales"),
-            residuals=arrays["basis_residuals"],
-            orthogonality=float(told["orthogonality"]),
-            missed=-math.inf if told["missed"] is None else float(told["missed"]),
-            items=int(told["items"]),
-            adjacency=graph.adjacency,
-            backend=backend,
-        )
-    shape = (graph.n, int(told["rank"]))
-    if "basis_vectors" in device:
-        vectors = device["basis_vectors"]
-        transposed = vectors.T
-    else:
-        vectors = _csr("basis_vectors", device, shape, backend)
-        transposed = _csr("basis_transposed", device, shape[::-1], backend)
-    spread, coupling = None, device.get("basis_coupling")
-    if "basis_spread_data" in device:
-        spread = _csr("basis_spread", device, (shape[0], 2 * shape[1]), backend)
-    if "basis_coupling_data" in device:
-        size = len(arrays["basis_coupling_indptr"]) - 1
-        coupling = _csr("basis_coupling", device, (size, size), backend)
-    return GalerkinBasis(
-        kind=str(told["kind"]),
-        vectors=vectors,
-        transposed=transposed,
-        spread=spread,
-        gram=device.get("basis_gram"),
-        coupling=coupling,
-        alone=device["basis_alone"],
-        adjacency=graph.adjacency,
-        backend=backend,
-    )
-
-
 def _named_files(folder: Path) -> frozenset[str]:
     """The files that the folder's header names, and the header; none if there is no header."""
     if not os.path.lexists(folder / HEADER):
         return frozenset()
-    arrays = _read_header(folder)["arrays"].values()
-    return frozenset({HEADER, *(entry["file"] for entry in arrays)})
+    entries = _entries(_read_header(folder))
+    return frozenset({HEADER, *(entry["file"] for entry in entries)})
+
+
+def _entries(header: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+    """What a header says of each of its files, those of sections included."""
+    yield from header["arrays"].values()
+    for section in header.get("sections", {}).values():
+        yield from section["arrays"].values()
 
 
 def _read_header(folder: Path) -> dict[str, Any]:
@@ -380,13 +210,39 @@ def _read_header(folder: Path) -> dict[str, Any]:
         )
     if header.get("checksum") != _header_checksum(header):
         raise IndexFileError(f"{path}: damaged, its checksum does not match.")
-    arrays = header.get("arrays")
-    if not isinstance(arrays, dict) or not all(
-        _is_entry(name, entry, version) for name, entry in arrays.items()
+    sections = header.get("sections", {})
+    if (
+        not _are_arrays(header.get("arrays"), "", version)
+        or not isinstance(sections, dict)
+        or (sections and version < 3)
+        or not all(_is_section(name, section) for name, section in sections.items())
     ):
         raise IndexFileError(f"{path}: damaged, its list of arrays is not one of this library.")
-    check_parameters(header.get("parameters"), _faults(folder, header))
+    for name, section in sections.items():
+        if section["required"] and name not in _SECTIONS:
+            raise IndexFileError(
+                f"{path}: has a part {name!r} that this version of hybrid-gpu does not know. "
+                "Upgrade with pip install -U hybrid-gpu."
+            )
+    check_parameters(header.get("parameters"), _faults(folder, header["arrays"]))
     return header
+
+
+def _is_section(name: str, section: Any) -> bool:
+    return (
+        bool(_SECTION.fullmatch(name))
+        and isinstance(section, dict)
+        and isinstance(section.get("required"), bool)
+        and isinstance(section.get("parameters"), dict)
+        and _are_arrays(section.get("arrays"), f"{name}_", 3)
+    )
+
+
+def _are_arrays(arrays: Any, prefix: str, version: int) -> bool:
+    """Whether a header lists arrays as a save does."""
+    return isinstance(arrays, dict) and all(
+        _is_entry(f"{prefix}{name}", entry, version) for name, entry in arrays.items()
+    )
 
 
 def _is_entry(name: str, entry: Any, version: int) -> bool:
@@ -402,46 +258,58 @@ def _is_entry(name: str, entry: Any, version: int) -> bool:
 def _header_checksum(header: Mapping[str, Any]) -> str:
     # Version 1 left its format and version out.
     first = () if header["version"] == 1 else ("format", "version")
-    covered = (*first, "parameters", "arrays")
+    last = () if header["version"] < 3 else ("sections",)
+    covered = (*first, "parameters", "arrays", *last)
     body = {part: header.get(part) for part in covered}
     return checksum(json.dumps(body, sort_keys=True).encode())
 
 
-def _read_arrays(folder: Path, header: Mapping[str, Any], verify: bool) -> dict[str, HostArray]:
+def _read_parts(folder: Path, header: Mapping[str, Any], verify: bool) -> Packed:
     """All arrays, mapped; opened before any is read, because an open file cannot go away."""
-    arrays = {}
+    known = {name: part for name, part in header.get("sections", {}).items() if name in _SECTIONS}
     with contextlib.ExitStack() as stack:
         files = {
-            name: stack.enter_context(open_plain_file(folder / entry["file"]))
-            for name, entry in header["arrays"].items()
+            entry["file"]: stack.enter_context(open_plain_file(folder / entry["file"]))
+            for entries in (header["arrays"], *(part["arrays"] for part in known.values()))
+            for entry in entries.values()
         }
-        for name, file in files.items():
-            entry = header["arrays"][name]
-            path = folder / entry["file"]
-            size = os.fstat(file.fileno()).st_size
-            if size != entry.get("bytes"):
-                raise IndexFileError(
-                    f"{path}: {size} bytes where {entry.get('bytes')!r} were written."
-                )
-            head = read_head(file, path)
-            told = (entry.get("dtype", head.dtype), entry.get("shape", list(head.shape)))
-            if told != (head.dtype, list(head.shape)):
-                raise IndexFileError(
-                    f"{path}: damaged, {head.dtype} of shape {head.shape} where the header says "
-                    f"{told[0]!r} of shape {told[1]!r}."
-                )
-            if verify and file_checksum(file, path, head.offset, size) != entry["checksum"]:
-                raise IndexFileError(f"{path}: damaged, its checksum does not match.")
-            try:
-                arrays[name] = mapped_array(file, head)
-            except OSError as fault:  # too many maps or files of this process
-                raise IndexFileError(f"{path}: cannot be mapped ({fault.strerror}).") from fault
-    return arrays
+
+        def read(entries: Mapping[str, Any]) -> dict[str, HostArray]:
+            return {
+                name: _read_array(files[entry["file"]], folder / entry["file"], entry, verify)
+                for name, entry in entries.items()
+            }
+
+        sections = {
+            name: Section(read(part["arrays"]), part["parameters"], part["required"])
+            for name, part in known.items()
+        }
+        return Packed(read(header["arrays"]), header["parameters"], sections)
 
 
-def _faults(folder: Path, header: Mapping[str, Any]) -> Any:
+def _read_array(file: Any, path: Path, entry: Mapping[str, Any], verify: bool) -> HostArray:
+    """One array that is what the header says of it."""
+    size = os.fstat(file.fileno()).st_size
+    if size != entry.get("bytes"):
+        raise IndexFileError(f"{path}: {size} bytes where {entry.get('bytes')!r} were written.")
+    head = read_head(file, path)
+    expected = (entry.get("dtype", head.dtype), entry.get("shape", list(head.shape)))
+    if expected != (head.dtype, list(head.shape)):
+        raise IndexFileError(
+            f"{path}: damaged, {head.dtype} of shape {head.shape} where the header says "
+            f"{expected[0]!r} of shape {expected[1]!r}."
+        )
+    if verify and file_checksum(file, path, head.offset, size) != entry["checksum"]:
+        raise IndexFileError(f"{path}: damaged, its checksum does not match.")
+    try:
+        return mapped_array(file, head)
+    except OSError as fault:  # too many maps or files of this process
+        raise IndexFileError(f"{path}: cannot be mapped ({fault.strerror}).") from fault
+
+
+def _faults(folder: Path, entries: Mapping[str, Any]) -> Any:
     def fault(name: str | None, wrong: str) -> IndexFileError:
-        file = HEADER if name is None else header["arrays"][name]["file"]
+        file = HEADER if name is None else entries[name]["file"]
         return IndexFileError(f"{folder / file}: {wrong}.")
 
     return fault

@@ -9,43 +9,26 @@ were made for, and eigenvectors are computed anew every time.
 from __future__ import annotations
 
 import warnings
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from hybrid_gpu.backends import Array, Backend
-from hybrid_gpu.backends.protocol import HostArray
-from hybrid_gpu.diffusion.basis import (
-    EigenBasis,
-    GalerkinBasis,
-    aggregate_basis,
-    eigen_basis,
-    given_basis,
-    sparse_eigen_basis,
-)
-from hybrid_gpu.diffusion.spectrum import Spectrum, leading_eigenpairs
-from hybrid_gpu.graph.affinity import (
-    Graph,
-    Layout,
-    arranged,
-    largest_component,
-    reciprocal_graph,
-    row_numbers,
-)
-from hybrid_gpu.graph.aggregation import aggregate
+from hybrid_gpu.backends.protocol import HostArray, Numbering
+from hybrid_gpu.graph.affinity import Graph, numbering_of, reciprocal_graph, renumbered
 from hybrid_gpu.graph.neighbors import Neighbors, exact_neighbors, unit_rows
-from hybrid_gpu.index.build import default_groups
-from hybrid_gpu.index.diffusion_index import DiffusionIndex, Grouping
+from hybrid_gpu.index.build import BasisChoice, Settings, default_groups, state_from_graph
+from hybrid_gpu.ranking.state import Grouping, IndexState
 from hybrid_gpu.validation import check_item_ids, check_vectors, item_bytes
 
 
-def add(index: DiffusionIndex, descriptors: Any) -> DiffusionIndex:
+def with_items(state: IndexState, descriptors: Any) -> IndexState:
     """The index with more items; see ``DiffusionIndex.add``."""
-    backend, xp = index.backend, index.backend.xp
+    backend, xp, n = state.backend, state.backend.xp, state.n
     with backend.annotate("add"):
-        lists, old = _kept_lists(index), index.required_descriptors("add")
-        vectors = check_vectors(descriptors, "descriptors", dtype=index.dtype, backend=backend)
+        lists, old = _wide_lists(state), state.required_descriptors("add")
+        vectors = check_vectors(descriptors, "descriptors", dtype=state.dtype, backend=backend)
         if vectors.shape[1] != old.shape[1]:
             raise ValueError(
                 f"descriptors must have the index's {old.shape[1]} dimensions; got "
@@ -53,64 +36,93 @@ def add(index: DiffusionIndex, descriptors: Any) -> DiffusionIndex:
             )
         new = unit_rows(vectors, backend)
         units = xp.concat([old, new])
-        own = xp.arange(index.n, units.shape[0], dtype=xp.int64, device=backend.device)
+        # New items stand at the end, under the next ids, until groups are made anew.
+        own = xp.arange(n, units.shape[0], dtype=xp.int64, device=backend.device)
+        numbering = Numbering(
+            order=xp.concat([state.numbering.order, own]),
+            places=xp.concat([state.numbering.places, own]),
+        )
         width = lists.ids.shape[1]
         # Fewer items than the lists are wide leave their ends empty.
         few = min(width, units.shape[0] - 1)
-        fresh = _padded(exact_neighbors(units, new, few, own=own, backend=backend), width, backend)
-        updated = _joined(_with_candidates(lists, old, new, backend), fresh, backend)
-        # New items stand at the end, until groups are made anew.
-        order = np.concatenate([backend.to_numpy(index.layout.order), backend.to_numpy(own)])
-        old_ids = np.concatenate([np.arange(index.n), np.full(new.shape[0], -1)])
-        _tell_of_columns(index, "add")
-        return _rebuilt(index, updated, units, order, old_ids, new.shape[0])
-
-
-def remove(index: DiffusionIndex, ids: Any) -> DiffusionIndex:
-    """The index without some items; see ``DiffusionIndex.remove``."""
-    backend, xp = index.backend, index.backend.xp
-    with backend.annotate("remove"):
-        lists = _kept_lists(index)
-        gone = np.unique(backend.to_numpy(check_item_ids(ids, index.n, backend=backend)))
-        if gone.size == index.n:
-            raise ValueError(f"ids name all {index.n} items: an index needs at least one.")
-        stays = np.ones(index.n, bool)
-        stays[gone] = False
-        # New id of every item; the last entry is for ids of -1.
-        renumber = np.append(np.where(stays, np.cumsum(stays) - 1, -1), -1)
-        old_ids = backend.to_numpy(lists.ids)[stays]
-        new_ids = renumber[old_ids]
-        similarities = np.where(new_ids < 0, 0, backend.to_numpy(lists.similarities)[stays])
-        units = None
-        if index.descriptors is not None:
-            units = xp.take(index.descriptors, backend.asarray(np.flatnonzero(stays)), axis=0)
-            short = np.flatnonzero(np.any((new_ids < 0) & (old_ids >= 0), axis=1))
-            _search_again(new_ids, similarities, short, units, backend)
-        updated = Neighbors(
-            backend.asarray(new_ids.astype(np.int64)), backend.asarray(similarities, index.dtype)
+        fresh = exact_neighbors(units, new, few, own=own, numbering=numbering, backend=backend)
+        kept = _with_candidates(lists, old, new, backend)
+        changed = _Changed(
+            lists=_joined(kept, _padded(fresh, width, backend), backend),
+            units=units,
+            numbering=numbering,
+            old_places=np.concatenate([np.arange(n), np.full(new.shape[0], -1)]),
+            count=new.shape[0],
         )
-        order = renumber[backend.to_numpy(index.layout.order)]
-        _tell_of_columns(index, "remove")
-        return _rebuilt(index, updated, units, order[order >= 0], np.flatnonzero(stays), gone.size)
+        _tell_of_columns(state, "add")
+        return _rebuilt(state, changed)
 
 
-def _tell_of_columns(index: DiffusionIndex, change: str) -> None:
-    if index.columns is not None:
+def without_items(state: IndexState, ids: Any) -> IndexState:
+    """The index without some items; see ``DiffusionIndex.remove``."""
+    backend, xp, n = state.backend, state.backend.xp, state.n
+    with backend.annotate("remove"):
+        lists = _wide_lists(state)
+        gone = np.unique(backend.to_numpy(check_item_ids(ids, n, backend=backend)))
+        if gone.size == n:
+            raise ValueError(f"ids name all {n} items: an index needs at least one.")
+        remains = np.ones(n, bool)
+        remains[gone] = False
+        order = backend.to_numpy(state.numbering.order)
+        stays = remains[order]  # the same, by places
+        numbering = numbering_of((np.cumsum(remains) - 1)[order[stays]], backend)
+        # New place of every item; the last entry is for places of -1.
+        moved_to = np.append(np.where(stays, np.cumsum(stays) - 1, -1), -1)
+        old_lists = backend.to_numpy(lists.ids)[stays]
+        new_lists = moved_to[old_lists]
+        similarities = np.where(new_lists < 0, 0, backend.to_numpy(lists.similarities)[stays])
+        units = None
+        if state.descriptors is not None:
+            units = xp.take(state.descriptors, backend.asarray(np.flatnonzero(stays)), axis=0)
+            short = np.flatnonzero(np.any((new_lists < 0) & (old_lists >= 0), axis=1))
+            _search_again(new_lists, similarities, short, units, numbering, backend)
+        changed = _Changed(
+            lists=Neighbors(
+                backend.asarray(new_lists.astype(np.int64)),
+                backend.asarray(similarities, state.dtype),
+            ),
+            units=units,
+            numbering=numbering,
+            old_places=np.flatnonzero(stays),
+            count=gone.size,
+        )
+        _tell_of_columns(state, "remove")
+        return _rebuilt(state, changed)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Changed:
+    """What items came and went have left of an index, by its new places.
+
+    ``old_places`` (n,) tells where each item stood before, -1 for new ones; ``count`` how many
+    items came or went.
+    """
+
+    lists: Neighbors
+    units: Array | None
+    numbering: Numbering
+    old_places: HostArray
+    count: int
+
+
+def _tell_of_columns(state: IndexState, change: str) -> None:
+    if state.columns is not None:
         warnings.warn(
             f"{change} drops the stored columns, which are those of the graph before it. Make them "
-            f"anew with index = index.precompute(keep={index.columns.keep}).",
+            f"anew with index = index.precompute(keep={state.columns.keep}).",
             stacklevel=4,  # the line that called the index's method
         )
 
 
-def _kept_lists(index: DiffusionIndex) -> Neighbors:
-    if index.neighbors is None:
-        raise ValueError(
-            "the index has no k-NN lists to bring up to date. Build it with keep_neighbors=True "
-            "from descriptors or from lists."
-        )
-    xp = index.backend.xp
-    return Neighbors(xp.astype(index.neighbors.ids, xp.int64), index.neighbors.similarities)
+def _wide_lists(state: IndexState) -> Neighbors:
+    """The kept lists, with ids of 64 bits."""
+    lists, xp = state.required_neighbors(), state.backend.xp
+    return Neighbors(xp.astype(lists.ids, xp.int64), lists.similarities)
 
 
 def _with_candidates(lists: Neighbors, old: Array, new: Array, backend: Backend) -> Neighbors:
@@ -158,7 +170,12 @@ def _merged(ids: Array, values: Array, products: Array, n: int, backend: Backend
 
 
 def _search_again(
-    ids: HostArray, similarities: HostArray, rows: HostArray, units: Array, backend: Backend
+    ids: HostArray,
+    similarities: HostArray,
+    rows: HostArray,
+    units: Array,
+    numbering: Numbering,
+    backend: Backend,
 ) -> None:
     """Fill the lists that lost an item, in place, by an exact search."""
     if rows.size == 0 or units.shape[0] < 2:
@@ -170,6 +187,7 @@ def _search_again(
             backend.xp.take(units, places, axis=0),
             min(ids.shape[1], units.shape[0] - 1),
             own=places,
+            numbering=numbering,
             backend=backend,
         ),
         ids.shape[1],
@@ -189,136 +207,57 @@ def _padded(lists: Neighbors, width: int, backend: Backend) -> Neighbors:
     )
 
 
-def _joined(one: Neighbors, other: Neighbors, backend: Backend) -> Neighbors:
+def _joined(first: Neighbors, second: Neighbors, backend: Backend) -> Neighbors:
     xp = backend.xp
     return Neighbors(
-        xp.concat([one.ids, other.ids]), xp.concat([one.similarities, other.similarities])
+        xp.concat([first.ids, second.ids]), xp.concat([first.similarities, second.similarities])
     )
 
 
-def _rebuilt(
-    index: DiffusionIndex,
-    lists: Neighbors,
-    units: Array | None,
-    order: HostArray,
-    old_ids: HostArray,
-    changed: int,
-) -> DiffusionIndex:
-    """The index of updated lists.
-
-    ``order`` (n,) are the items at each place; ``old_ids`` (n,) what the items were called before,
-    -1 for new ones; ``changed`` the number of items that came or went.
-    """
-    backend, xp = index.backend, index.backend.xp
-    graph = reciprocal_graph(lists, gamma=index.gamma, dtype=index.dtype, backend=backend)
-    grouping = _grouping_of(index)
-    grouping = replace(grouping, changed=grouping.changed + changed)
+def _rebuilt(state: IndexState, changed: _Changed) -> IndexState:
+    """The index of updated lists: in the old memory order, or built anew if it has outgrown it."""
+    backend, xp = state.backend, state.backend.xp
+    lists = Neighbors(xp.astype(changed.lists.ids, xp.int32), changed.lists.similarities)
+    graph = reciprocal_graph(changed.lists, gamma=state.gamma, dtype=state.dtype, backend=backend)
+    grouping = replace(state.grouping, changed=state.grouping.changed + changed.count)
     if grouping.outgrown:
-        # As a build does it: the same lists then give the same index.
-        order = aggregate(graph, groups=default_groups(graph), backend=backend).order
-    layout = arranged(graph, order, backend)
-    # Where the old layout kept each item; the last entry is for new ones.
-    old_places = np.append(backend.to_numpy(index.layout.places), -1)[old_ids[order]]
-    if grouping.outgrown and grouping.share is not None:
-        basis: EigenBasis | GalerkinBasis | None = _regrouped(layout.graph, grouping.share, backend)
-    else:
-        basis = _carried_over(index, layout, old_places)
+        return _built_anew(state, changed, graph, lists)
+    basis = state.basis
     return replace(
-        index,
-        layout=layout,
-        descriptors=units,
-        neighbors=Neighbors(xp.astype(lists.ids, xp.int32), lists.similarities),
-        basis=basis,
+        state,
+        graph=graph,
+        numbering=changed.numbering,
+        descriptors=changed.units,
+        neighbors=lists,
+        basis=None if basis is None else basis.carried_over(graph, changed.old_places),
         columns=None,
-        grouping=Grouping(graph.n, share=grouping.share) if grouping.outgrown else grouping,
-        _sparse={},
+        grouping=grouping,
     )
 
 
-def _grouping_of(index: DiffusionIndex) -> Grouping:
-    if index.grouping is not None:
-        return index.grouping
-    # A file of an earlier version does not tell: groups are taken for those of the library.
-    grouped = index.basis is not None and index.basis.kind == "aggregates"
-    return Grouping(index.n, share=1.0 if grouped else None)
+def _built_anew(state: IndexState, changed: _Changed, graph: Graph, lists: Neighbors) -> IndexState:
+    """The index in a new memory order, with groups made anew, as a build makes them.
 
-
-def _regrouped(graph: Graph, share: float, backend: Backend) -> GalerkinBasis:
-    count = max(1, min(graph.n, round(share * default_groups(graph))))
-    return aggregate_basis(graph, aggregate(graph, groups=count, backend=backend), backend=backend)
-
-
-def _carried_over(
-    index: DiffusionIndex, layout: Layout, old_places: HostArray
-) -> EigenBasis | GalerkinBasis | None:
-    """The basis on the new graph; ``old_places`` (n,) is -1 for new items."""
-    backend, basis, graph = index.backend, index.basis, layout.graph
-    if basis is None:
-        return None
-    if isinstance(basis, GalerkinBasis) and basis.kind == "aggregates":
-        # Every row of an aggregate basis has its one entry in the column of its group.
-        indptr = backend.to_numpy(basis.vectors.indptr)
-        groups = np.full(indptr.size, -1)
-        groups[:-1][np.diff(indptr) > 0] = backend.to_numpy(basis.vectors.indices)
-        labels = groups[old_places]  # the last entry, -1, is for new items
-        return aggregate_basis(graph, _grouped(labels, graph, backend), backend=backend)
-    vectors = _moved_vectors(basis, graph, old_places, backend)
-    if isinstance(basis, EigenBasis):
-        spectrum = _eigenpairs(graph, vectors, backend)
-        precision = basis.precision if basis.precision in ("float16", "int8") else "float32"
-        return eigen_basis(spectrum, graph, precision=precision, backend=backend)
-    if basis.kind == "sparse eigenvectors":
-        kept = int(basis.vectors.data.shape[0]) / max(1, basis.vectors.shape[0] * basis.rank)
-        return sparse_eigen_basis(
-            _eigenpairs(graph, vectors, backend).eigenvectors,
-            graph,
-            sparsity=1 - kept,
-            backend=backend,
-        )
-    return given_basis(graph, vectors, backend=backend)
-
-
-def _moved_vectors(
-    basis: EigenBasis | GalerkinBasis, graph: Graph, old_places: HostArray, backend: Backend
-) -> HostArray:
-    """The vectors (n, r) in the new order; new items take what one step of diffusion gives them."""
-    xp = backend.xp
-    if isinstance(basis, EigenBasis):
-        dense = basis.dense()
-    else:
-        dense = basis.prolong(xp.eye(basis.rank, dtype=graph.degrees.dtype, device=backend.device))
-    dense = backend.to_numpy(dense)
-    vectors = np.concatenate([dense, np.zeros((1, basis.rank), dense.dtype)])[old_places]
-    fresh = old_places < 0
-    vectors[fresh] = backend.to_numpy(backend.spmm(graph.adjacency, backend.asarray(vectors)))[
-        fresh
-    ]
-    return vectors
-
-
-def _eigenpairs(graph: Graph, vectors: HostArray, backend: Backend) -> Spectrum:
-    """As many eigenpairs as there are vectors, which they begin with."""
-    rank = min(vectors.shape[1], largest_component(graph).size)
-    nothing = np.zeros(0)
-    start = Spectrum(nothing, backend.asarray(vectors), nothing, 0.0, 0.0, graph.n)
-    return leading_eigenpairs(graph, rank=rank, start=start, backend=backend)
-
-
-def _grouped(labels: HostArray, graph: Graph, backend: Backend) -> HostArray:
-    """Labels in which connected items without a group joined that of their heaviest neighbor."""
-    host, matrix = backend.to_numpy, graph.adjacency
-    rows, columns = host(row_numbers(matrix, backend)), host(matrix.indices)
-    weights = host(matrix.data)
-    labels = labels.copy()
-    for _ in range(4):
-        usable = (labels[rows] < 0) & (labels[columns] >= 0)
-        if not usable.any():
-            break
-        row, column, weight = rows[usable], columns[usable], weights[usable]
-        best = np.lexsort((weight, row))  # the heaviest of each row comes last
-        labels[row[best]] = labels[column[best]]
-    # What is still out of reach becomes a group with what it is joined to.
-    lonely = (labels < 0) & (np.diff(host(matrix.indptr)) > 0)
-    components = graph.components[lonely]
-    labels[lonely] = labels.max(initial=-1) + 1 + np.unique(components, return_inverse=True)[1]
-    return labels
+    From parts in the order of the user's ids: the same lists then give the same index.
+    """
+    backend, xp, share = state.backend, state.backend.xp, state.grouping.share
+    places, back = changed.numbering.places, changed.numbering.inverse
+    choice = BasisChoice("none")
+    if share is not None:
+        count = max(1, min(graph.n, round(share * default_groups(graph))))
+        choice = BasisChoice("aggregate", rank=count)
+    fresh = state_from_graph(
+        renumbered(graph, back, backend),
+        None if changed.units is None else xp.take(changed.units, places, axis=0),
+        lists.renumbered(back, backend),
+        Settings(state.alpha, state.gamma, state.dtype),
+        choice,
+        backend,
+    )
+    basis = fresh.basis
+    if share is None and state.basis is not None:
+        # Where the items of the new order stood before the change.
+        stood = xp.take(places, fresh.numbering.order)
+        old_places = changed.old_places[backend.to_numpy(stood)]
+        basis = state.basis.carried_over(fresh.graph, old_places)
+    return replace(fresh, basis=basis, grouping=Grouping(graph.n, share=share))

@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from hybrid_gpu.backends import Array, Backend
-from hybrid_gpu.diffusion.observation import Observation, scatter
-from hybrid_gpu.graph.affinity import array_bytes
+from hybrid_gpu.backends.protocol import Numbering
+from hybrid_gpu.diffusion.observation import Observation
+from hybrid_gpu.graph.csr import array_bytes
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -50,7 +51,14 @@ class Columns:
         # Columns of a file that was opened without verify are not looked at before.
         ids = xp.where(ids < observation.n, ids, -xp.ones_like(ids))
         flat = (m, q * self.keep)
-        return scatter(xp.reshape(ids, flat), xp.reshape(scores, flat), observation.n, backend)
+        return backend.place(xp.reshape(ids, flat), xp.reshape(scores, flat), observation.n)
+
+    def renumbered(self, numbering: Numbering, backend: Backend) -> Columns:
+        """The columns with the item ``numbering.order[p]`` at place p."""
+        xp = backend.xp
+        ids = numbering.to_places(xp.take(self.ids, numbering.order, axis=0), xp)
+        scores = xp.take(self.scores, numbering.order, axis=0)
+        return Columns(xp.astype(ids, self.ids.dtype), scores, self.alpha)
 
     def __repr__(self) -> str:
         return f"Columns({self.keep} entries for each of {self.ids.shape[0]} items)"

@@ -3,219 +3,203 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from types import MappingProxyType
+from typing import Any
 
 from hybrid_gpu.backends import Array, Backend
-from hybrid_gpu.diffusion.basis import Basis, EigenBasis
-from hybrid_gpu.diffusion.filters import Filter, PageRank, gains
-from hybrid_gpu.diffusion.observation import Observation, power_of_two, scatter
-from hybrid_gpu.diffusion.solver import (
+from hybrid_gpu.diffusion.basis import Basis
+from hybrid_gpu.diffusion.conjugate_gradients import system_of
+from hybrid_gpu.diffusion.diffuse import diffused
+from hybrid_gpu.diffusion.filters import Filter, PageRank, as_filter, gains
+from hybrid_gpu.diffusion.paper_hybrid import gains_at, hybrid_as_in_paper
+from hybrid_gpu.diffusion.solution import (
     Solution,
     Stopping,
-    deflated,
-    gains_at,
-    hybrid_as_in_paper,
-    residuals_of,
+    check_alpha_resolved,
+    check_stopping,
 )
-from hybrid_gpu.graph.affinity import Layout, csr_from_sorted, normalized, row_numbers, submatrix
-from hybrid_gpu.graph.neighbors import Neighbors
-from hybrid_gpu.ranking.columns import Columns
+from hybrid_gpu.graph.affinity import Graph, normalized
+from hybrid_gpu.graph.csr import csr_from_sorted, row_numbers, submatrix
+from hybrid_gpu.progress import Progress
+from hybrid_gpu.ranking.first_stage import FirstStage
 from hybrid_gpu.ranking.query_expansion import Expansion, expanded
+from hybrid_gpu.ranking.request import Method, Request
+from hybrid_gpu.ranking.state import IndexState
+from hybrid_gpu.validation import check_choice, check_count, check_kind, check_sparsity
+
+_DEFAULT_SHORTLIST = 75_000
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Batch:
-    """Some queries, and everything that a method may look at to score the items for them.
-
-    Attributes
-    ----------
-    observation : Observation
-        The first-stage results that diffusion starts from.
-    queries : float array of shape (m, d), or None
-        Unit query vectors; None if the first stage was somebody else's.
-    similarities : callable that returns a float array of shape (m, n)
-        Cosine of every query and item; 0 for items that a foreign first stage did not return.
-    shortlist : callable that returns an int64 array of shape (m, t)
-        The items that ``truncated`` keeps for each query; -1 for none.
-    nearest : callable that returns the ``Neighbors`` of each query
-        As many as were asked for.
-    expansion : Expansion
-        The neighbors that ``alpha-qe`` adds to a query.
-    eigenvectors, sparse_eigenvectors : callables
-        The eigenvectors of the index, as they are or sparsified.
-    columns : callable
-        The stored columns of the index.
-    stop : Stopping
-        When the solver stops.
-    """
-
-    layout: Layout
-    basis: Basis | None
-    descriptors: Array | None
-    observation: Observation
-    queries: Array | None
-    similarities: Callable[[], Array]
-    shortlist: Callable[[], Array]
-    nearest: Callable[[int], Neighbors]
-    expansion: Expansion
-    eigenvectors: Callable[[], EigenBasis]
-    sparse_eigenvectors: Callable[[], Basis]
-    columns: Callable[[], Columns]
-    gamma: float
-    filter: Filter
-    stop: Stopping
-    backend: Backend
-
-    def placed(self, ids: Array) -> Array:
-        """The places of items in the graph's own order; -1 stays -1."""
-        xp = self.backend.xp
-        known = xp.where(ids < 0, xp.zeros_like(ids), ids)
-        places = xp.take(self.layout.places, xp.reshape(known, (-1,)))
-        return xp.where(ids < 0, ids, xp.reshape(places, ids.shape))
-
-    def scale(self) -> Array:
-        """How large each observation is: a power of two, float64 of shape (m, 1)."""
-        xp, weights = self.backend.xp, self.observation.weights
-        largest = xp.max(xp.abs(xp.astype(weights, xp.float64)), axis=1, keepdims=True)
-        return power_of_two(largest, xp)
-
-    def scaled(self) -> Observation:
-        """The observations, the largest weight of each being 1 to 2."""
-        # The square of a number below 1e-23 is zero in float32, and weights are powers of
-        # similarities: those of 1e-7 already have squares that are.
-        weights = self.backend.xp.astype(
-            self.observation.weights / self.scale(), self.layout.graph.degrees.dtype
-        )
-        return replace(self.observation, weights=weights)
-
-    def right_side(self) -> Array:
-        """The scaled observations as columns (n, m), in the graph's own order."""
-        seen = self.scaled()
-        return scatter(self.placed(seen.ids), seen.weights, seen.n, self.backend)
-
-    def by_item(self, solution: Solution) -> Solution:
-        """A solution for ``right_side``, put into the order of the items."""
-        values = self.backend.xp.take(solution.values, self.layout.places, axis=0)
-        return replace(solution, values=values, scale=self.scale())
-
-
-@dataclass(frozen=True, slots=True)
-class Method:
-    """One way to score the items of the database for a batch of queries.
-
-    Attributes
-    ----------
-    steps : int or None
-        Steps that it takes if nobody says otherwise; None: those that its accuracy takes.
-    solves : bool
-        Whether it takes steps on the graph.
-    exact : bool
-        Whether its steps converge to the diffusion, so that an accuracy can be asked for.
-    """
-
-    name: str
-    summary: str
-    score: Callable[[Batch], Solution]
-    steps: int | None = 0
-    solves: bool = False
-    exact: bool = True
-    needs_eigenvectors: bool = False
-    needs_descriptors: bool = False
-
-
-def _nearest(batch: Batch) -> Solution:
-    return _direct(batch.similarities().T)
-
-
-def _query_expansion(batch: Batch) -> Solution:
-    """Similarity to ``q + sum of weight * neighbor``."""
-    xp, backend, items = batch.backend.xp, batch.backend, batch.descriptors
-    assert items is not None
-    found = batch.nearest(batch.expansion.neighbors)
-    queries = batch.queries
-    if queries is None:  # somebody else's first stage: its results stand for the query
-        shape = (found.ids.shape[0], items.shape[1])
-        queries = xp.zeros(shape, dtype=items.dtype, device=backend.device)
-    vectors = expanded(
-        queries, items, found.ids, found.similarities, batch.expansion.alpha, backend
+def requested(
+    state: IndexState,
+    *,
+    k: int,
+    method: str = "auto",
+    accuracy: str | float | None = None,
+    steps: int | None = None,
+    rtol: float | None = None,
+    filter: Filter | Callable[..., Any] | None = None,
+    query_neighbors: int | None = None,
+    shortlist: int | None = None,
+    sparsity: float = 0.99,
+    expansion: Expansion | None = None,
+    batch: int | None = None,
+    progress: Progress | None = None,
+    fill: bool = True,
+) -> Request:
+    """What the keywords of a search ask of an index; what it lacks is told now, not after hours."""
+    name = check_choice(method, "method", ("auto", *METHODS))
+    chosen = METHODS[_DEFAULT if name == "auto" else name]
+    expansion = Expansion() if expansion is None else expansion
+    check_kind(expansion, "expansion", Expansion, "Pass Expansion(neighbors=10, alpha=3).")
+    sieve = PageRank(state.alpha) if filter is None else as_filter(filter)
+    check_alpha_resolved(sieve, state.dtype)
+    size = min(_DEFAULT_SHORTLIST, state.n)
+    if shortlist is not None:
+        size = check_count(shortlist, "shortlist", high=state.n)
+    request = Request(
+        k=min(check_count(k, "k"), state.n),
+        method=chosen,
+        filter=sieve,
+        stop=_stopping(chosen, sieve, steps=steps, rtol=rtol, accuracy=accuracy),
+        query_neighbors=None
+        if query_neighbors is None
+        else check_count(query_neighbors, "query_neighbors"),
+        shortlist=size,
+        sparsity=check_sparsity(sparsity),
+        expansion=expansion,
+        batch=None if batch is None else check_count(batch, "batch"),
+        progress=progress,
+        fill=fill,
     )
+    chosen.check(state, request)
+    return request
+
+
+def _stopping(method: Method, filter: Filter, **asked: Any) -> Stopping:
+    stop = check_stopping(filter, default=method.steps, **asked)
+    if stop.tolerance is not None and not method.exact and filter.resolvent is not None:
+        raise ValueError(
+            f"method {method.name!r} takes steps={method.steps} or another number, and neither "
+            "rtol nor accuracy: its steps solve a system of the paper's own, whose solution is "
+            "the diffusion only if the eigenvectors are exact. Use method='hybrid' for an accuracy."
+        )
+    return stop
+
+
+def _right_side(state: IndexState, found: FirstStage) -> Array:
+    """The observations as columns (n, m), the largest weight of each being 1 to 2."""
+    # The square of a number below 1e-23 is zero in float32, and weights are powers of
+    # similarities: those of 1e-7 already have squares that are.
+    seen = found.observation
+    return state.backend.place(seen.ids, _scaled_weights(state, found), seen.n)
+
+
+def _scaled_weights(state: IndexState, found: FirstStage) -> Array:
+    seen = found.observation
+    scaled = seen.weights / seen.scale(state.backend)
+    return state.backend.xp.astype(scaled, state.graph.degrees.dtype)
+
+
+def _unscaled(state: IndexState, found: FirstStage, solution: Solution) -> Solution:
+    """A solution for ``_right_side``, with the scale of the observations beside it."""
+    return replace(solution, scale=found.observation.scale(state.backend))
+
+
+def _direct(values: Array) -> Solution:
+    """Scores that took no solver."""
+    return Solution(values, residuals=None, steps=0, converged=True)
+
+
+def _nearest(state: IndexState, found: FirstStage, request: Request) -> Solution:
+    return _direct(found.similarities().T)
+
+
+def _query_expansion(state: IndexState, found: FirstStage, request: Request) -> Solution:
+    """Similarity to ``q + sum of weight * neighbor``."""
+    xp, backend = state.backend.xp, state.backend
+    items = state.required_descriptors("query expansion")
+    lists = found.nearest(request.expansion.neighbors)
+    queries = found.queries
+    if queries is None:  # somebody else's first stage: its results stand for the query
+        shape = (lists.ids.shape[0], items.shape[1])
+        queries = xp.zeros(shape, dtype=items.dtype, device=backend.device)
+    vectors = expanded(queries, items, lists, request.expansion.alpha, backend)
     return _direct(backend.matmul(items, vectors.T))
 
 
-def _temporal(batch: Batch) -> Solution:
-    return batch.by_item(_solve(batch, batch.right_side(), None))
+def _temporal(state: IndexState, found: FirstStage, request: Request) -> Solution:
+    return _unscaled(state, found, _solve(state, _right_side(state, found), None, request))
 
 
-def _hybrid(batch: Batch) -> Solution:
-    right_side = batch.right_side()
-    solution = _solve(batch, right_side, batch.basis)
-    if batch.basis is not None and batch.basis.crosses and isinstance(batch.filter, PageRank):
+def _hybrid(state: IndexState, found: FirstStage, request: Request) -> Solution:
+    basis, alpha = state.basis, request.filter.resolvent
+    right_side = _right_side(state, found)
+    solution = _solve(state, right_side, basis, request)
+    if basis is not None and basis.crosses and alpha is not None:
         # The steps take back what such vectors hand to other components, but not to the last bit.
-        values = _within_components(batch, solution.values)
-        adjacency = batch.layout.graph.adjacency
-        left = residuals_of(adjacency, values, right_side, batch.filter, batch.backend)
-        solution = replace(solution, values=values, residuals=left)
-    return batch.by_item(solution)
+        values = _within_components(state, found, solution.values)
+        system = system_of(state.graph.adjacency, right_side, alpha, state.backend)
+        solution = replace(solution, values=values, residuals=system.residuals(values))
+    return _unscaled(state, found, solution)
 
 
-def _within_components(batch: Batch, values: Array) -> Array:
+def _solve(state: IndexState, right_side: Array, basis: Basis | None, request: Request) -> Solution:
+    adjacency = state.graph.adjacency
+    return diffused(adjacency, right_side, basis, request.filter, request.stop, state.backend)
+
+
+def _within_components(state: IndexState, found: FirstStage, values: Array) -> Array:
     """Scores, with zeros for the components in which nothing was observed."""
-    xp, backend = batch.backend.xp, batch.backend
-    seen, labels = batch.scaled(), batch.layout.graph.components
-    places = batch.placed(seen.ids)
+    xp, backend, places = state.backend.xp, state.backend, found.observation.ids
+    labels = state.graph.components
     known = xp.where(places < 0, xp.zeros_like(places), places)
     component = backend.asarray(labels.astype("int64"))
     observed = xp.reshape(xp.take(component, xp.reshape(known, (-1,))), places.shape)
     observed = xp.where(places < 0, places, observed)
-    count = int(labels.max()) + 1
-    reached = xp.take(scatter(observed, seen.weights, count, backend), component, axis=0)
-    return xp.where(reached > 0, values, xp.zeros_like(values))
+    weights = backend.place(observed, _scaled_weights(state, found), int(labels.max()) + 1)
+    return xp.where(xp.take(weights, component, axis=0) > 0, values, xp.zeros_like(values))
 
 
-def _solve(batch: Batch, right_side: Array, basis: Basis | None) -> Solution:
-    adjacency = batch.layout.graph.adjacency
-    return deflated(adjacency, right_side, basis, batch.filter, batch.stop, batch.backend)
-
-
-def _truncated(batch: Batch) -> Solution:
+def _truncated(state: IndexState, found: FirstStage, request: Request) -> Solution:
     """Temporal filtering on the shortlist of each query: a graph of its own for every one."""
-    xp, backend = batch.backend.xp, batch.backend
-    shortlists, right_side = batch.placed(batch.shortlist()), batch.right_side()
-    columns, residuals, solutions = [], [], []
-    for query in range(batch.observation.queries):
+    xp, backend = state.backend.xp, state.backend
+    shortlists, right_side = found.shortlist(request.shortlist), _right_side(state, found)
+    columns, solutions = [], []
+    for query in range(found.observation.queries):
         places = xp.unique_values(shortlists[query, :])
         places = places[places >= 0]
         if places.shape[0] == 0:
             places = xp.zeros((1,), dtype=xp.int64, device=backend.device)
-        solution = deflated(
-            _cut_out(batch.layout, places, backend),
+        solution = diffused(
+            _cut_out(state.graph, places, backend),
             xp.take(right_side[:, query : query + 1], places, axis=0),
             None,
-            batch.filter,
-            batch.stop,
+            request.filter,
+            request.stop,
             backend,
         )
-        columns.append(scatter(places[None, :], solution.values.T, batch.layout.graph.n, backend))
-        residuals.append(solution.residuals)
+        columns.append(backend.place(places[None, :], solution.values.T, state.n))
         solutions.append(solution)
+    residuals = [solution.residuals for solution in solutions]
     whole = Solution(
         values=xp.concat(columns, axis=1),
         residuals=None if residuals[0] is None else xp.concat(residuals),
-        steps=max(one.steps for one in solutions),
-        converged=all(one.converged for one in solutions),
+        steps=max(solution.steps for solution in solutions),
+        converged=all(solution.converged for solution in solutions),
         truncation=solutions[0].truncation,
     )
-    return batch.by_item(whole)
+    return _unscaled(state, found, whole)
 
 
-def _cut_out(layout: Layout, places: Array, backend: Backend) -> Array:
+def _cut_out(graph: Graph, places: Array, backend: Backend) -> Any:
     """The adjacency of some items among themselves, normalized anew."""
     xp = backend.xp
-    part = submatrix(layout.graph.adjacency, places, backend)
+    part = submatrix(graph.adjacency, places, backend)
     rows, columns = row_numbers(part, backend), xp.astype(part.indices, xp.int64)
     # Back from normalized weights to affinities, then normalize by what is left of the degrees.
-    root = xp.sqrt(xp.take(layout.graph.degrees, places))
+    root = xp.sqrt(xp.take(graph.degrees, places))
     weights = part.data * (xp.take(root, rows) * xp.take(root, columns))
     affinity = backend.csr(weights, part.indices, part.indptr, part.shape)
     ones = xp.ones((part.shape[0], 1), dtype=weights.dtype, device=backend.device)
@@ -224,14 +208,15 @@ def _cut_out(layout: Layout, places: Array, backend: Backend) -> Array:
     return csr_from_sorted(again, rows, columns, part.shape, backend)
 
 
-def _fast_spectral(batch: Batch) -> Solution:
+def _fast_spectral(state: IndexState, found: FirstStage, request: Request) -> Solution:
     """``U_1 h(Lambda_1) U_1^T y``, eq. (spectral) with the leading eigenpairs only."""
-    basis = batch.eigenvectors()
-    gain = gains_at(batch.filter, basis.eigenvalues, batch.backend)
-    return batch.by_item(_direct(basis.prolong(gain * basis.restrict(batch.right_side()))))
+    basis = state.required_eigenvectors()
+    gain = gains_at(request.filter, basis.eigenvalues, state.backend)
+    scores = basis.prolong(gain * basis.restrict(_right_side(state, found)))
+    return _unscaled(state, found, _direct(scores))
 
 
-def _fast_spectral_weighted(batch: Batch) -> Solution:
+def _fast_spectral_weighted(state: IndexState, found: FirstStage, request: Request) -> Solution:
     """FSR, mixed with the similarity of items that the eigenvectors represent poorly.
 
     The paper names the heuristic without a formula. Our reading: an item's weight is the norm of
@@ -239,57 +224,87 @@ def _fast_spectral_weighted(batch: Batch) -> Solution:
     nothing about. Scores are divided by the filter's gain at frequency 0, so that an item on its
     own would score its similarity: both parts are then in the same units.
     """
-    xp = batch.backend.xp
-    vectors = xp.take(batch.eigenvectors().dense(), batch.layout.places, axis=0)
-    weight = xp.sqrt(xp.sum(vectors * vectors, axis=1, keepdims=True))
+    xp = state.backend.xp
+    weight = state.required_eigenvectors().row_norms()
     # Both parts are divided by the size of the observation.
-    scale = batch.scale()
-    root = xp.astype(scale.T ** (1 / batch.gamma), vectors.dtype)
-    fallback = (xp.clip(batch.similarities().T, min=0) / root) ** batch.gamma
-    floor = float(gains(batch.filter, 0.0))
-    spectral = _fast_spectral(batch).values / (floor if floor > 0 else 1.0)
+    scale = found.observation.scale(state.backend)
+    root = xp.astype(scale.T ** (1 / state.gamma), weight.dtype)
+    fallback = (xp.clip(found.similarities().T, min=0) / root) ** state.gamma
+    floor = float(gains(request.filter, 0.0))
+    spectral = _fast_spectral(state, found, request).values / (floor if floor > 0 else 1.0)
     mixed = weight * spectral + (1 - weight) * fallback
     return replace(_direct(mixed), scale=scale)
 
 
-def _hybrid_paper(batch: Batch) -> Solution:
-    return _as_in_paper(batch, batch.eigenvectors())
+def _hybrid_paper(state: IndexState, found: FirstStage, request: Request) -> Solution:
+    return _as_in_paper(state, found, request, state.required_eigenvectors())
 
 
-def _sparse_hybrid(batch: Batch) -> Solution:
-    return _as_in_paper(batch, batch.sparse_eigenvectors())
+def _sparse_hybrid(state: IndexState, found: FirstStage, request: Request) -> Solution:
+    vectors = state.required_eigenvectors().sparsified(request.sparsity)
+    return _as_in_paper(state, found, request, vectors)
 
 
-def _as_in_paper(batch: Batch, vectors: Basis) -> Solution:
-    solution = hybrid_as_in_paper(
-        batch.layout.graph.adjacency,
-        batch.right_side(),
-        vectors,
-        batch.eigenvectors().eigenvalues,
-        batch.filter,
-        batch.stop,
-        batch.backend,
-    )
-    return batch.by_item(solution)
+def _as_in_paper(
+    state: IndexState, found: FirstStage, request: Request, vectors: Basis
+) -> Solution:
+    values, right_side = state.required_eigenvectors().eigenvalues, _right_side(state, found)
+    solution = hybrid_as_in_paper(vectors, values, right_side, request.filter, request.stop)
+    return _unscaled(state, found, solution)
 
 
-def _precomputed(batch: Batch) -> Solution:
+def _precomputed(state: IndexState, found: FirstStage, request: Request) -> Solution:
     """The sum of the stored columns of the observed items: diffusion is linear."""
-    values = batch.columns().combine(batch.scaled(), batch.backend)
-    return replace(_direct(values), scale=batch.scale())
+    scaled = replace(found.observation, weights=_scaled_weights(state, found))
+    values = state.required_columns().combine(scaled, state.backend)
+    return _unscaled(state, found, _direct(values))
 
 
-def _direct(values: Array) -> Solution:
-    return Solution(values, residuals=None, steps=0, converged=True)
+def _check_descriptors(state: IndexState, request: Request) -> None:
+    state.required_descriptors(f"method {request.method.name!r}")
 
 
+def _check_eigenvectors(state: IndexState, request: Request) -> None:
+    state.required_eigenvectors()
+
+
+def _check_columns(state: IndexState, request: Request) -> None:
+    columns = state.required_columns()
+    if request.filter.resolvent != columns.alpha:
+        raise ValueError(
+            f"the stored columns are those of PageRank({columns.alpha}); got filter "
+            f"{request.filter!r}. Call precompute again, or use another method."
+        )
+
+
+def _graph_bytes(state: IndexState, sparsity: float) -> int:
+    return state.memory["graph"]
+
+
+def _basis_bytes(state: IndexState, sparsity: float) -> int:
+    return state.memory["basis"]
+
+
+def _graph_and_basis_bytes(state: IndexState, sparsity: float) -> int:
+    return state.memory["graph"] + state.memory["basis"]
+
+
+def _sparse_hybrid_bytes(state: IndexState, sparsity: float) -> int:
+    return state.memory["graph"] + state.required_eigenvectors().sparsified(sparsity).memory
+
+
+def _column_bytes(state: IndexState, sparsity: float) -> int:
+    return state.memory["columns"]
+
+
+_DEFAULT = "hybrid"
 _TABLE = (
     Method("nn", "similarity order of the descriptors, no diffusion", _nearest),
     Method(
         "alpha-qe",
         "similarity to the query plus its weighted neighbors",
         _query_expansion,
-        needs_descriptors=True,
+        check=_check_descriptors,
     ),
     Method(
         "temporal",
@@ -297,6 +312,7 @@ _TABLE = (
         _temporal,
         steps=20,
         solves=True,
+        kept_bytes=_graph_bytes,
     ),
     Method(
         "truncated",
@@ -304,18 +320,24 @@ _TABLE = (
         _truncated,
         steps=20,
         solves=True,
+        kept_bytes=_graph_bytes,
+        uses_shortlist=True,
     ),
     Method(
         "fsr",
         "spectral filtering by the leading eigenvectors",
         _fast_spectral,
         needs_eigenvectors=True,
+        check=_check_eigenvectors,
+        kept_bytes=_basis_bytes,
     ),
     Method(
         "fsrw",
         "fsr, falling back to similarity where it knows little",
         _fast_spectral_weighted,
         needs_eigenvectors=True,
+        check=_check_eigenvectors,
+        kept_bytes=_basis_bytes,
     ),
     Method(
         "hybrid-paper",
@@ -325,6 +347,8 @@ _TABLE = (
         solves=True,
         exact=False,
         needs_eigenvectors=True,
+        check=_check_eigenvectors,
+        kept_bytes=_graph_and_basis_bytes,
     ),
     Method(
         "shybrid",
@@ -334,15 +358,25 @@ _TABLE = (
         solves=True,
         exact=False,
         needs_eigenvectors=True,
+        check=_check_eigenvectors,
+        kept_bytes=_sparse_hybrid_bytes,
     ),
     Method(
-        "hybrid",
+        _DEFAULT,
         "conjugate gradients, deflated by any basis; exact",
         _hybrid,
         steps=None,
         solves=True,
+        kept_bytes=_graph_and_basis_bytes,
     ),
-    Method("precomputed", "sum of columns that were diffused beforehand", _precomputed),
+    Method(
+        "precomputed",
+        "sum of columns that were diffused beforehand",
+        _precomputed,
+        needs_columns=True,
+        check=_check_columns,
+        kept_bytes=_column_bytes,
+    ),
 )
 
 METHODS: Mapping[str, Method] = MappingProxyType({method.name: method for method in _TABLE})

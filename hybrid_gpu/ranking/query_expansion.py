@@ -101,17 +101,23 @@ def augment_database(
     )
     tile = max(1, device.available_bytes() // (4 * count * units.shape[1] * item_bytes(units)))
     parts = [
-        expanded(units[rows, :], units, ids[rows, :], similarities[rows, :], wanted.alpha, device)
+        expanded(
+            units[rows, :],
+            units,
+            Neighbors(ids[rows, :], similarities[rows, :]),
+            wanted.alpha,
+            device,
+        )
         for rows in (slice(start, min(start + tile, n)) for start in range(0, n, tile))
     ]
     return device.xp.concat(parts)
 
 
 def expanded(
-    vectors: Array, items: Array, ids: Array, similarities: Array, alpha: float, backend: Backend
+    vectors: Array, items: Array, lists: Neighbors, alpha: float, backend: Backend
 ) -> Array:
     """Vectors (m, d) plus the weighted items of their lists (m, q), at unit length."""
-    xp = backend.xp
+    xp, ids, similarities = backend.xp, lists.ids, lists.similarities
     m, q = ids.shape
     nothing = xp.zeros_like(similarities)
     # 0 ** 0 is 1: what is not there, or points away, must weigh nothing for any exponent.

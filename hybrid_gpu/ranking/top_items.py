@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from hybrid_gpu.backends import Array, Backend, select_backend
-from hybrid_gpu.backends.protocol import TopK
+from hybrid_gpu.backends.protocol import Numbering, TopK
 from hybrid_gpu.errors import HybridGpuError
 from hybrid_gpu.validation import DTYPES, check_count, dtype_name, shown
 
@@ -114,7 +114,6 @@ def top_items(
         If there is a NaN among the best scores.
     """
     device = select_backend(backend, like=scores)
-    xp = device.xp
     floats = dtype_name(getattr(scores, "dtype", None)) in DTYPES and not hasattr(scores, "tocsr")
     if not floats or len(scores.shape) != 2 or 0 in scores.shape:
         raise ValueError(
@@ -126,26 +125,38 @@ def top_items(
             "lambda: similarities."
         )
     k = min(check_count(k, "k"), scores.shape[0])
+    return best_items(scores, k, similarities, device)
+
+
+def best_items(
+    scores: Array,
+    k: int,
+    similarities: Callable[[], Array] | None,
+    backend: Backend,
+    numbering: Numbering | None = None,
+) -> TopK:
+    """``top_items`` of checked scores; with a numbering, ids and ties are those of the user."""
+    xp = backend.xp
     rows = scores.T
-    best = device.top_k(rows, k)
-    refuse_nan(best.scores, device)
-    if similarities is None:
-        return best
+    best = backend.top_k(rows, k, numbering)
+    refuse_nan(best.scores, backend)
     short = best.scores[:, -1] <= 0
-    if not bool(xp.any(short)):
+    if similarities is not None and bool(xp.any(short)):
+        (fine,), (wanting,) = xp.nonzero(~short), xp.nonzero(short)
+        filled = _fill(
+            xp.take(rows, wanting, axis=0),
+            xp.take(similarities(), wanting, axis=0),
+            TopK(xp.take(best.scores, wanting, axis=0), xp.take(best.ids, wanting, axis=0)),
+            numbering,
+            backend,
+        )
+        back = xp.argsort(xp.concat([fine, wanting]))
+        ids = xp.concat([xp.take(best.ids, fine, axis=0), filled.ids])
+        values = xp.concat([xp.take(best.scores, fine, axis=0), filled.scores])
+        best = TopK(scores=xp.take(values, back, axis=0), ids=xp.take(ids, back, axis=0))
+    if numbering is None:
         return best
-    (fine,), (wanting,) = xp.nonzero(~short), xp.nonzero(short)
-    filled = _fill(
-        xp.take(rows, wanting, axis=0),
-        xp.take(similarities(), wanting, axis=0),
-        xp.take(best.ids, wanting, axis=0),
-        xp.take(best.scores, wanting, axis=0),
-        device,
-    )
-    back = xp.argsort(xp.concat([fine, wanting]))
-    ids = xp.concat([xp.take(best.ids, fine, axis=0), filled.ids])
-    values = xp.concat([xp.take(best.scores, fine, axis=0), filled.scores])
-    return TopK(scores=xp.take(values, back, axis=0), ids=xp.take(ids, back, axis=0))
+    return TopK(scores=best.scores, ids=numbering.to_ids(best.ids, xp))
 
 
 def refuse_nan(best: Array, backend: Backend) -> None:
@@ -158,23 +169,23 @@ def refuse_nan(best: Array, backend: Backend) -> None:
 
 
 def _fill(
-    rows: Array, similarities: Array, best_ids: Array, best_scores: Array, backend: Backend
+    rows: Array, similarities: Array, best: TopK, numbering: Numbering | None, backend: Backend
 ) -> TopK:
     """Positive scores as they are, zeros by similarity, the negative ones, and nothing (-1)."""
     xp = backend.xp
-    k = best_ids.shape[1]
+    k = best.ids.shape[1]
     nothing = xp.asarray(-xp.inf, dtype=rows.dtype, device=backend.device)
     # Each kind is ordered apart: on one scale, scores or similarities would lose their last digits.
-    zeros = backend.top_k(xp.where(rows == 0, similarities, nothing), k)
+    zeros = backend.top_k(xp.where(rows == 0, similarities, nothing), k, numbering)
     refuse_nan(zeros.scores, backend)
-    negative = backend.top_k(xp.where(rows < 0, rows, nothing), k)
+    negative = backend.top_k(xp.where(rows < 0, rows, nothing), k, numbering)
     place = xp.arange(k, dtype=xp.int64, device=backend.device)[None, :]
-    behind = place - _counted(best_scores > 0, xp)
+    behind = place - _counted(best.scores > 0, xp)
     last = behind - _counted(zeros.scores > nothing, xp)
     fallback = xp.where(last < 0, _at(zeros.ids, behind, xp), _at(negative.ids, last, xp))
     known = xp.where(last < 0, _at(zeros.scores, behind, xp), _at(negative.scores, last, xp))
     fallback = xp.where(known > nothing, fallback, -xp.ones_like(fallback))
-    ids = xp.where(behind < 0, best_ids, fallback)
+    ids = xp.where(behind < 0, best.ids, fallback)
     scores = xp.take_along_axis(rows, xp.where(ids < 0, xp.zeros_like(ids), ids), axis=1)
     return TopK(scores=xp.where(ids < 0, nothing, scores), ids=ids)
 

@@ -236,7 +236,7 @@ rng = np.random.default_rng(87)
 vectors = rng.standard_normal((60, 6)).astype("float32")
 one = hg.build_index(vectors, neighbors=5, backend="cupy:0")
 other = one.to("cupy:1")
-assert other.layout.graph.degrees.device.id == 1
+assert other.state.graph.degrees.device.id == 1
 queries = vectors[:7] + np.float32(0.1)
 a, b = one.search(queries, k=5), other.search(queries, k=5)
 np.testing.assert_array_equal(a.ids, b.ids)

@@ -5,7 +5,7 @@ from conftest import dense, path, random_affinity, two_cliques
 
 import hybrid_gpu as hg
 from hybrid_gpu import reference
-from hybrid_gpu.diffusion import basis as module
+from hybrid_gpu.diffusion import galerkin_basis as module
 
 
 def graph_of(backend, rng, dtype="float64"):

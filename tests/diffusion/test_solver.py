@@ -1,16 +1,18 @@
-from dataclasses import replace
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pytest
 import scipy.sparse as sparse
-from conftest import TOLERANCE, path, random_affinity, two_cliques
+from conftest import TOLERANCE, changed, path, random_affinity, two_cliques
 
 import hybrid_gpu as hg
 from hybrid_gpu import reference
 from hybrid_gpu.backends.protocol import Product
-from hybrid_gpu.diffusion import solver
+from hybrid_gpu.diffusion import conjugate_gradients as module
 from hybrid_gpu.diffusion.filters import as_filter
-from hybrid_gpu.diffusion.solver import Stopping, hybrid_as_in_paper
+from hybrid_gpu.diffusion.paper_hybrid import hybrid_as_in_paper
+from hybrid_gpu.diffusion.solution import Stopping
 
 ALPHA = 0.95
 
@@ -75,13 +77,11 @@ def as_in_paper(backend, affinity, observation, dtype, rank, steps):
     graph = hg.graph_from_affinity(affinity, dtype=dtype, backend=backend)
     spectrum = hg.leading_eigenpairs(graph, rank=rank, tolerance=1e-6, backend=backend)
     solution = hybrid_as_in_paper(
-        graph.adjacency,
-        backend.asarray(observation, dtype),
         hg.eigen_basis(spectrum, graph, backend=backend),
         spectrum.eigenvalues,
+        backend.asarray(observation, dtype),
         hg.PageRank(ALPHA),
         Stopping(steps, None),
-        backend,
     )
     return backend.to_numpy(solution.values)
 
@@ -280,13 +280,11 @@ def test_decomposition_of_theorem_two_holds_for_any_filter(backend, rng, name):
     spectrum = hg.leading_eigenpairs(graph, rank=9, tolerance=1e-9, backend=backend)
     given, function = FILTERS[name]
     solution = hybrid_as_in_paper(
-        graph.adjacency,
-        backend.asarray(observation),
         hg.eigen_basis(spectrum, graph, backend=backend),
         spectrum.eigenvalues,
+        backend.asarray(observation),
         as_filter(given),
         Stopping(None, 1e-10),
-        backend,
     )
     values, vectors = np.linalg.eigh(reference.normalize(affinity).toarray())
     truth = vectors @ (function(values)[:, None] * (vectors.T @ observation))
@@ -555,7 +553,7 @@ def test_rare_restarts_give_numbers_or_a_refusal(backend, rng, basis):
             hg.build_index(vectors, alpha=alpha, **settings)
         # Files of earlier versions may hold such an index.
         with pytest.raises(ValueError, match=r"alpha must be at most 0\.999999 in float32"):
-            replace(index, alpha=alpha).search_items(np.arange(4), k=5)
+            changed(index, alpha=alpha).search_items(np.arange(4), k=5)
         precise = hg.build_index(vectors, alpha=alpha, dtype="float64", **settings)
         found = precise.search_items(np.arange(4), k=50)
         assert np.all(np.isfinite(found.scores))
@@ -746,17 +744,27 @@ def test_paper_s_methods_report_the_residual_of_the_diffusion(backend, rng, dtyp
             index.search_items(items, k=9, method=method, **asked)
 
 
+@dataclass(frozen=True)
+class Diagonal(module.System):
+    """A system of any operator."""
+
+    apply: Any = None
+
+    def product(self, direction):
+        return self.apply(direction)
+
+
 def test_each_column_keeps_its_best_values(backend, monkeypatch):
     # What each look finds: the first column gets worse, the second better and then worse.
     found = iter([[0.5, 0.9], [0.8, 0.5], [0.7, 0.6]])
     seen = []
 
-    def look(way, solution, right_side, backend):
+    def look(system, deflation, solution):
         seen.append(backend.to_numpy(solution).copy())
-        residual = right_side * backend.asarray([next(found)])
-        return solver._Look(solution, residual, backend.column_dots(residual, residual))
+        residual = system.right_side * backend.asarray([next(found)])
+        return module._Look(solution, residual, backend.column_dots(residual, residual))
 
-    monkeypatch.setattr(solver._Way, "look", look)
+    monkeypatch.setattr(module, "_look", look)
     weights = backend.asarray(np.linspace(0.1, 1.9, 30)[:, None])
 
     def apply(direction):
@@ -764,7 +772,8 @@ def test_each_column_keeps_its_best_values(backend, monkeypatch):
         return Product(values, backend.column_dots(direction, values))
 
     right_side = backend.asarray(np.ones((30, 2)))
-    solution = solver.conjugate_gradients(apply, right_side, Stopping(400, 1e-3), 0.1, backend)
+    system = Diagonal(None, right_side, 0.9, None, backend, apply)
+    solution = module.conjugate_gradients(system, Stopping(400, 1e-3))
     values = backend.to_numpy(solution.values)
     np.testing.assert_array_equal(values[:, 0], seen[0][:, 0])
     np.testing.assert_array_equal(values[:, 1], seen[1][:, 1])
@@ -783,7 +792,8 @@ def test_a_system_that_is_not_finite_ends(backend, bad):
         right_side = backend.asarray(np.full((5, 2), observed))
         stop = Stopping(50, 1e-3)
         with np.errstate(invalid="ignore"):
-            solution = solver.conjugate_gradients(apply, right_side, stop, 0.1, backend)
+            system = Diagonal(None, right_side, 0.9, None, backend, apply)
+            solution = module.conjugate_gradients(system, stop)
         assert not solution.converged
         assert solution.steps <= 50
 

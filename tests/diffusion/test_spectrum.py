@@ -10,6 +10,7 @@ from conftest import dense
 import hybrid_gpu as hg
 from hybrid_gpu.backends.numpy_backend import NumpyBackend
 from hybrid_gpu.backends.protocol import Eigenpairs
+from hybrid_gpu.diffusion import block_eigensolver as solver
 from hybrid_gpu.diffusion import spectrum as module
 from hybrid_gpu.diffusion.spectrum import Spectrum, leading_eigenpairs
 
@@ -166,7 +167,7 @@ def test_certificate_notices_a_missing_copy():
 
 
 def test_too_few_rounds_raise_with_what_was_computed(backend, monkeypatch):
-    monkeypatch.setattr(module, "_ROUNDS_AT_MOST", 1)
+    monkeypatch.setattr(solver, "_ROUNDS_AT_MOST", 1)
     graph = hg.graph_from_affinity(path(300), dtype="float64", backend=backend)
     with pytest.raises(hg.ConvergenceError, match="worst residual") as failure:
         leading_eigenpairs(graph, rank=20, tolerance=1e-9, seed=7, backend=backend)
@@ -251,7 +252,7 @@ def test_few_rounds_are_enough(name, backend):
 
 
 def ritz_pairs(values, residuals):
-    return module._RitzPairs(np.array(values), None, np.array(residuals))
+    return solver.RitzPairs(np.array(values), None, np.array(residuals))
 
 
 def gain(value, cut, degree):
@@ -264,7 +265,7 @@ def test_filter_is_as_long_as_the_worst_pair_needs():
     # Far from the last pair that counts to the next: which of the two is raised can be seen.
     values = np.append(np.linspace(1, 0.8, 20), np.linspace(0.68, 0.6, 8))
     for worst in (1e-2, 1e-4, 1e-5):
-        plan = module._plan(ritz_pairs(values, [worst] * 28), 20, 1e-5, "float64")
+        plan = solver._next_filter(ritz_pairs(values, [worst] * 28), 20, 1e-5, "float64")
         assert plan.cut == values[-1]
         assert plan.settled == 0
         # From the worst residual to a tenth of the tolerance, and not a degree more.
@@ -276,21 +277,21 @@ def test_filter_is_as_long_as_the_worst_pair_needs():
 def test_filter_raises_the_first_pair_over_the_last_by_no_more_than_rounding_bears():
     values = np.append(np.linspace(1, 0.5, 20), np.linspace(0.49, 0.45, 8))
     for dtype, largest in (("float32", 1e6), ("float64", 1e12)):
-        plan = module._plan(ritz_pairs(values, [1.0] * 28), 20, 1e-12, dtype)
+        plan = solver._next_filter(ritz_pairs(values, [1.0] * 28), 20, 1e-12, dtype)
         degrees = [plan.degree, plan.degree + 2]
         ratios = [gain(1.0, plan.cut, one) / gain(0.5, plan.cut, one) for one in degrees]
         assert ratios[0] <= largest < ratios[1]
 
 
 def test_filter_has_a_gap_to_work_with_where_an_eigenvalue_repeats():
-    plan = module._plan(ritz_pairs([1.0] + [0.97] * 27, [1e-3] * 28), 20, 1e-5, "float64")
+    plan = solver._next_filter(ritz_pairs([1.0] + [0.97] * 27, [1e-3] * 28), 20, 1e-5, "float64")
     np.testing.assert_allclose(plan.cut, 0.97 - 0.005 * 1.97, rtol=1e-12)
     assert 1000 / 4 < gain(0.97, plan.cut, plan.degree) < 1000
 
 
 def test_only_pairs_a_tenth_of_the_tolerance_from_the_truth_are_left_alone():
     residuals = [1e-7, 1e-6, 1.01e-6, 1e-7] + [1e-3] * 24
-    plan = module._plan(ritz_pairs(np.linspace(1, 0.6, 28), residuals), 20, 1e-5, "float64")
+    plan = solver._next_filter(ritz_pairs(np.linspace(1, 0.6, 28), residuals), 20, 1e-5, "float64")
     assert plan.settled == 2
 
 
@@ -328,7 +329,7 @@ def test_pairs_are_counted_up_to_the_first_that_is_not_good_enough():
         ([1e-4, np.nan, 1e-4], 1),
         ([1e-4, 1e-4, 1.0, 1e-4], 2),
     ):
-        assert module._leading_below(np.array(residuals), 1e-3) == count
+        assert solver._leading_below(np.array(residuals), 1e-3) == count
 
 
 @pytest.mark.parametrize(
@@ -347,7 +348,7 @@ def test_a_certificate_holds_if_every_part_does(residuals, orthogonality, missed
 
 
 def test_more_columns_and_rows_than_a_tile_change_nothing(backend, monkeypatch):
-    monkeypatch.setattr(module, "_TILE_ROWS", 100)
+    monkeypatch.setattr(solver, "_TILE_ROWS", 100)
     graph = hg.graph_from_affinity(GRAPHS["random"], dtype="float64", backend=backend)
     found = leading_eigenpairs(graph, rank=80, tolerance=1e-6, seed=7, backend=backend)
     values = dense_spectrum(graph, backend)[0][:80]
@@ -366,8 +367,8 @@ def test_a_start_may_have_more_pairs_than_are_asked_for(backend):
 def test_operator_is_shifted_scaled_and_of_the_precision_asked_for(backend, dtype):
     graph = hg.graph_from_affinity(path(6), dtype="float64", backend=backend)
     order = np.array([3, 1, 0, 2, 5, 4])
-    operator = module._operator(graph, order, backend)
-    matrix = module._shifted(operator, 2.0, 0.25, dtype, backend)
+    operator = solver.operator_of(graph, order, backend)
+    matrix = solver.shifted(operator, 2.0, 0.25, dtype, backend)
     whole = dense_spectrum(graph, backend)[1][np.ix_(order, order)]
     np.testing.assert_allclose(dense(backend, matrix), 2 * (whole - 0.25 * np.eye(6)), rtol=1e-6)
     assert backend.to_numpy(matrix.data).dtype == dtype

@@ -8,13 +8,12 @@ from conftest import clustered_vectors, dense, path, random_affinity, two_clique
 import hybrid_gpu as hg
 from hybrid_gpu import reference
 from hybrid_gpu.graph.affinity import (
-    arranged,
-    csr_from_sorted,
     largest_component,
     neighbors_from_lists,
-    row_numbers,
-    submatrix,
+    numbering_of,
+    renumbered,
 )
+from hybrid_gpu.graph.csr import csr_from_sorted, row_numbers, submatrix
 
 
 def graph_of_lists(backend, ids, similarities, **options):
@@ -205,14 +204,15 @@ def test_rows_are_numbered_by_the_rows_of_the_matrix(backend):
 def test_an_arranged_graph_has_its_columns_in_order_and_comes_back(backend, rng):
     graph = hg.graph_from_affinity(random_affinity(rng), backend=backend)
     order = rng.permutation(60)
-    layout = arranged(graph, order, backend)
-    moved = layout.graph.adjacency
+    numbering = numbering_of(order, backend)
+    arranged = renumbered(graph, numbering, backend)
+    moved = arranged.adjacency
     whole = dense(backend, graph.adjacency)
     np.testing.assert_array_equal(dense(backend, moved), whole[np.ix_(order, order)])
     ends, columns = backend.to_numpy(moved.indptr), backend.to_numpy(moved.indices)
     for start, stop in pairwise(ends):
         assert np.all(np.diff(columns[start:stop]) > 0)
-    back = layout.original(backend)
+    back = renumbered(arranged, numbering.inverse, backend)
     np.testing.assert_array_equal(dense(backend, back.adjacency), whole)
     np.testing.assert_array_equal(back.components, graph.components)
 

@@ -546,7 +546,7 @@ def test_what_cannot_fit_into_memory_is_refused_before_the_work(backend, monkeyp
 )
 def test_a_search_takes_at_most_half_of_the_memory(backend, monkeypatch, options, lists, beside):
     index = hg.build_index(VECTORS, neighbors=5, backend=backend)
-    assert index.layout.graph.edges == 33
+    assert index.graph.edges == 33
     room = 7 * (10 * index.n * 4 + lists) + beside
     options = {"k": 3, **options}
     for available, batch in ((2 * room, 7), (2 * room - 2, 6)):

@@ -40,7 +40,7 @@ def test_memory_limits_the_choice(index):
 
 def test_target_that_nothing_reaches_is_said_plainly(backend, monkeypatch):
     # One step along a line of items cannot put a hundred of them into their right places.
-    monkeypatch.setattr(sys.modules["hybrid_gpu.plan"], "_STEPS", (0, 1))
+    monkeypatch.setattr(sys.modules["hybrid_gpu.index.plan"], "_STEPS", (0, 1))
     graph = hg.graph_from_affinity(path(300), backend=backend)
     plan = hg.plan(graph, target=1.0, k=100, queries=16, eigenvectors=(), backend=backend)
     assert all(one.agreement < 1 for one in plan.candidates)
@@ -70,7 +70,7 @@ def test_a_graph_alone_can_be_planned_for(backend):
 
 
 def test_no_item_is_asked_for_twice(backend, monkeypatch):
-    module = sys.modules["hybrid_gpu.plan"]
+    module = sys.modules["hybrid_gpu.index.plan"]
     seen, exact = [], module._exact
     monkeypatch.setattr(module, "_exact", lambda *given: seen.extend(given[1]) or exact(*given))
     graph = hg.graph_from_affinity(path(40), backend=backend)
@@ -92,7 +92,7 @@ def test_predicted_bytes_are_those_of_a_real_index(backend, dtype):
     basis = index.basis
     told = hg.predicted_bytes(
         400,
-        entries=2 * index.layout.graph.edges / 400,
+        entries=2 * index.graph.edges / 400,
         dimensions=8,
         neighbors=8,
         groups=int(basis.coupling.shape[0]),
@@ -126,7 +126,7 @@ def test_target_that_is_just_reached_is_reached(backend):
 
 
 def test_time_is_told_per_query(backend, monkeypatch):
-    module = sys.modules["hybrid_gpu.plan"]
+    module = sys.modules["hybrid_gpu.index.plan"]
     ranked = module._ranked
 
     def timed(*arguments):

@@ -13,7 +13,6 @@ from hybrid_gpu.files import writing as file_writing
 from hybrid_gpu.files.folder_lock import LOCK, own_folder
 from hybrid_gpu.files.stored_arrays import open_plain_file, read_head, write_head
 from hybrid_gpu.index import storage
-from hybrid_gpu.ranking import columns as columns_module
 
 DATA = Path(__file__).parents[1] / "data"
 
@@ -367,7 +366,7 @@ def test_reader_that_is_overtaken_without_end_is_told(small, larger, monkeypatch
         raise hg.IndexFileError("missing")
 
     monkeypatch.setattr(storage, "_MOST_TRIES", 3)
-    monkeypatch.setattr(storage, "_read_arrays", overtaken)
+    monkeypatch.setattr(storage, "_read_parts", overtaken)
     with pytest.raises(hg.IndexFileError, match="saves to it without a pause"):
         hg.load_index(small)
 
@@ -640,13 +639,13 @@ def test_values_of_large_arrays_are_looked_at_if_asked(tmp_path, edit):
 def test_column_that_names_no_item_is_skipped_where_nothing_was_verified(
     backend, tmp_path, monkeypatch
 ):
-    def watched(ids, values, n, device):
+    def watched(self, ids, values, n):
         # A sparse matrix on a GPU may read beyond its rows if it has entries for more.
-        assert int(device.xp.max(ids)) < n
-        return scatter(ids, values, n, device)
+        assert int(self.xp.max(ids)) < n
+        return place(self, ids, values, n)
 
-    scatter = columns_module.scatter
-    monkeypatch.setattr(columns_module, "scatter", watched)
+    place = type(backend).place
+    monkeypatch.setattr(type(backend), "place", watched)
     folder = tmp_path / "index"
     hg.load_index(DATA / "version_1_eigen").save(folder)
     good = hg.load_index(folder, backend=backend).search_items([3], k=5, method="precomputed")

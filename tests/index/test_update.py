@@ -7,8 +7,9 @@ from conftest import clustered_vectors, dense, two_cliques
 
 import hybrid_gpu as hg
 from hybrid_gpu import reference
+from hybrid_gpu.diffusion.aggregate_basis import _joined
 from hybrid_gpu.evaluation import agreement
-from hybrid_gpu.index.update import _grouped
+from hybrid_gpu.index.packing import packed, unpacked
 
 RTOL = 1e-11
 
@@ -124,9 +125,9 @@ def test_items_without_a_group_join_their_heaviest_neighbor(backend):
         affinity[one, other] = affinity[other, one] = weight
     graph = hg.graph_from_affinity(sparse.csr_array(affinity), backend=backend)
     labels = np.full(11, -1)
-    assert _grouped(labels, graph, backend).tolist() == [0] * 6 + [1, 1, 2, 2, -1]
+    assert _joined(labels, graph, backend).tolist() == [0] * 6 + [1, 1, 2, 2, -1]
     labels[[0, 3]] = 0, 1
-    assert _grouped(labels, graph, backend).tolist() == [0, 0, 1, 1, 1, 1, 2, 2, 3, 3, -1]
+    assert _joined(labels, graph, backend).tolist() == [0, 0, 1, 1, 1, 1, 2, 2, 3, 3, -1]
     assert labels.tolist() == [0, -1, -1, 1] + 7 * [-1]
 
 
@@ -149,7 +150,7 @@ def test_vectors_of_the_users_own_stay_and_new_items_take_their_neighbors_share(
     settings = {"neighbors": 5, "dtype": "float64", "backend": backend}
     grown = hg.build_index(vectors[:37], basis=basis, **settings).add(vectors[37:])
     host = backend.to_numpy
-    found = host(grown.basis.vectors)[host(grown.layout.places)]
+    found = host(grown.basis.vectors)
     np.testing.assert_allclose(found[:37], basis)
     adjacency = dense(backend, grown.graph.adjacency)
     np.testing.assert_allclose(found[37:], adjacency[37:, :37] @ basis, atol=1e-12)
@@ -159,9 +160,13 @@ def test_vectors_of_the_users_own_stay_and_new_items_take_their_neighbors_share(
 def test_an_index_of_an_earlier_version_is_taken_for_one_of_this_size(backend, rng, basis, share):
     vectors = clustered_vectors(rng, n=60)
     index = hg.build_index(vectors[:40], neighbors=5, basis=basis, rank=4, backend=backend)
-    grown = replace(index, grouping=None).add(vectors[40:])
-    assert (grown.grouping.items, grown.grouping.share) == (60, share)
-    assert replace(index, grouping=None).add(vectors[40:45]).grouping.changed == 5
+    # Files of the first version say nothing of it.
+    parts = packed(index.state)
+    parameters = {name: value for name, value in parts.parameters.items() if name != "grouping"}
+    index = hg.DiffusionIndex(unpacked(replace(parts, parameters=parameters), backend))
+    grown = index.add(vectors[40:]).state.grouping
+    assert (grown.items, grown.share) == (60, share)
+    assert index.add(vectors[40:45]).state.grouping.changed == 5
 
 
 def neighborhoods(rng, n, d=6, clusters=20):
@@ -205,9 +210,11 @@ def test_an_outgrown_index_is_the_one_that_a_build_makes(backend, rng):
         grown = hg.build_index(vectors[:80], basis=basis, **settings).add(vectors[80:])
         built = hg.build_index(vectors, basis=basis, **settings)
         host = backend.to_numpy
-        np.testing.assert_array_equal(host(grown.layout.order), host(built.layout.order))
+        np.testing.assert_array_equal(
+            host(grown.state.numbering.order), host(built.state.numbering.order)
+        )
         assert repr(grown) == repr(built)
-        assert grown.grouping == built.grouping
+        assert grown.state.grouping == built.state.grouping
 
 
 def test_groups_grow_with_the_items_as_dense_as_they_were_asked_for(rng):
@@ -223,7 +230,7 @@ def groups_of(index):
     host = index.backend.to_numpy
     groups = np.full(index.n, -1)
     groups[np.diff(host(index.basis.vectors.indptr)) > 0] = host(index.basis.vectors.indices)
-    return groups[host(index.layout.places)]
+    return groups
 
 
 def test_groups_of_the_users_own_are_carried_over(backend, rng):

@@ -1,0 +1,372 @@
+"""Any vectors as a basis: sparse eigenvectors, and the user's own."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+import numpy as np
+
+from hybrid_gpu.backends import Array, Backend, SparseMatrix, select_backend
+from hybrid_gpu.backends.protocol import HostArray, Numbering
+from hybrid_gpu.backends.threads import Kept
+from hybrid_gpu.diffusion.basis import (
+    CoarseSolve,
+    check_room_for_inverse,
+    check_vectors_of,
+    host64,
+    inverse_of,
+    part_bytes,
+)
+from hybrid_gpu.diffusion.spectrum import continued_eigenpairs, moved_vectors
+from hybrid_gpu.graph.affinity import Graph
+from hybrid_gpu.graph.csr import array_bytes, csr_from_sorted, row_numbers
+from hybrid_gpu.validation import check_kind, check_sparsity, dtype_name, item_bytes
+
+# Columns of the basis that are multiplied at a time to find how the basis couples to itself.
+_BLOCK = 256
+# Inverses to keep, each for an alpha.
+_INVERSES = 4
+
+B = TypeVar("B", bound="GalerkinBasis")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class GalerkinBasis:
+    """Any vectors, with the small matrices that tell how diffusion couples them.
+
+    Attributes
+    ----------
+    vectors, transposed : sparse matrices (n, r) and (r, n), or dense arrays
+        Z by items and by vectors.
+    spread : sparse matrix of shape (n, 2 r), or None
+        Z and ``W Z`` side by side, where they are sparse: one product with it is ``(I - alpha W) Z
+        c`` for any alpha. None: W is applied when it is needed.
+    gram : array of shape (s, s), or None
+        ``Z^T Z`` of the first s vectors; None if they are orthonormal.
+    coupling : array or sparse matrix of shape (s, s)
+        ``Z^T W Z`` of the first s vectors.
+    alone : array of shape (r - s, 1)
+        The diagonal of ``Z^T W Z`` for the other vectors, which couple to nothing else and have
+        unit length: those of whole components, where it is 1.
+    """
+
+    vectors: Any
+    transposed: Any
+    spread: SparseMatrix | None
+    gram: Array | None
+    coupling: Any
+    alone: Array
+    adjacency: SparseMatrix
+    backend: Backend
+    inverses: Kept[float, CoarseSolve] = field(default_factory=lambda: Kept(_INVERSES))
+
+    @property
+    def kind(self) -> str:
+        return "given, sparse" if hasattr(self.vectors, "indptr") else "given, dense"
+
+    @property
+    def invariant(self) -> bool:
+        return False
+
+    @property
+    def crosses(self) -> bool:
+        return True
+
+    @property
+    def rank(self) -> int:
+        return int(self.vectors.shape[1])
+
+    @property
+    def memory(self) -> int:
+        # The inverse that searching needs is dense, and stands beside the coupling.
+        inverse = self.coupling.shape[0] ** 2 * item_bytes(self.alone)
+        small = inverse + part_bytes(self.gram) + part_bytes(self.coupling)
+        large = part_bytes(self.vectors) + part_bytes(self.spread)
+        if hasattr(self.vectors, "indptr"):  # dense vectors are transposed without a copy
+            large += part_bytes(self.transposed)
+        return int(small + large + array_bytes(self.alone))
+
+    def restrict(self, signal: Array) -> Array:
+        return _times(self.transposed, signal, self.backend)
+
+    def prolong(self, coefficients: Array) -> Array:
+        return _times(self.vectors, coefficients, self.backend)
+
+    def without_image(self, signal: Array, coefficients: Array, alpha: float) -> Array:
+        if self.spread is None:
+            change = self.prolong(coefficients)
+            return signal - change + alpha * self.backend.spmm(self.adjacency, change)
+        both = self.backend.xp.concat([coefficients, -alpha * coefficients])
+        return self.backend.subtract_spmm(signal, self.spread, both)
+
+    def coarse_solve(self, alpha: float) -> CoarseSolve:
+        return self.inverses.get(alpha, lambda: self._inverted(alpha))
+
+    def kept_inverse(self, alpha: float) -> CoarseSolve | None:
+        return self.inverses.find(alpha)
+
+    def keep_inverse(self, alpha: float, together: Array, norm: float) -> None:
+        alone = inverse_of(self.alone, alpha, self.backend)
+        self.inverses.get(alpha, lambda: CoarseSolve(together, alone, norm, self.backend))
+
+    def renumbered(self: B, graph: Graph, numbering: Numbering) -> B:
+        vectors, transposed = _rows_taken(self.vectors, self.rank, numbering, self.backend)
+        spread = self.spread
+        if spread is not None:
+            spread = _rows_taken(spread, 2 * self.rank, numbering, self.backend)[0]
+        # What couples the vectors does not depend on how items are numbered, nor do its inverses.
+        return type(self)(
+            vectors=vectors,
+            transposed=transposed,
+            spread=spread,
+            gram=self.gram,
+            coupling=self.coupling,
+            alone=self.alone,
+            adjacency=graph.adjacency,
+            backend=self.backend,
+            inverses=self.inverses,
+        )
+
+    def carried_over(self, graph: Graph, old_places: HostArray) -> GalerkinBasis:
+        return given_basis(graph, self._moved(graph, old_places), backend=self.backend)
+
+    def arrays(self) -> Mapping[str, Any]:
+        parts = {
+            name: getattr(self, name) for name in ("vectors", "spread", "gram", "coupling", "alone")
+        }
+        if hasattr(self.vectors, "indptr"):  # dense: a view of the vectors
+            parts["transposed"] = self.transposed
+        return {name: part for name, part in parts.items() if part is not None}
+
+    def facts(self) -> dict[str, Any]:
+        return {}
+
+    @classmethod
+    def restored(
+        cls: type[B],
+        arrays: Mapping[str, Any],
+        facts: Mapping[str, Any],
+        adjacency: SparseMatrix,
+        backend: Backend,
+    ) -> B:
+        """The basis of what ``arrays`` and ``facts`` gave."""
+        vectors, transposed = arrays["vectors"], arrays.get("transposed")
+        return cls(
+            vectors=vectors,
+            transposed=vectors.T if transposed is None else transposed,
+            spread=arrays.get("spread"),
+            gram=arrays.get("gram"),
+            coupling=arrays["coupling"],
+            alone=arrays["alone"],
+            adjacency=adjacency,
+            backend=backend,
+        )
+
+    def _moved(self, graph: Graph, old_places: HostArray) -> HostArray:
+        """The vectors (n, r) where the items of a changed graph stand."""
+        identity = self.backend.xp.eye(
+            self.rank, dtype=graph.degrees.dtype, device=self.backend.device
+        )
+        return moved_vectors(self.prolong(identity), graph, old_places, self.backend)
+
+    def _inverted(self, alpha: float) -> CoarseSolve:
+        """The inverse of E, or its pseudo-inverse where the vectors depend on each other."""
+        dtype, backend = dtype_name(self.alone.dtype), self.backend
+        check_room_for_inverse(self.coupling.shape[0])
+        # On the host in float64, once: E is small, and vectors that depend on each other must be
+        # told from rounding.
+        small = -alpha * _on_host(self.coupling, backend)
+        if self.gram is None:
+            # Orthonormal vectors: E has no eigenvalue below 1 - alpha.
+            inverse, norm = np.linalg.inv(np.eye(len(small)) + small), 1 / (1 - alpha)
+        else:
+            epsilon = float(backend.xp.finfo(self.alone.dtype).eps)
+            inverse, norm = _pseudo_inverse(small + backend.to_numpy(self.gram), epsilon)
+        together = backend.asarray((inverse + inverse.T) / 2, dtype)
+        return CoarseSolve(together, inverse_of(self.alone, alpha, backend), norm, backend)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.kind}, rank {self.rank}, {self.memory / 1e6:.1f} MB)"
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class SparseEigenBasis(GalerkinBasis):
+    """The largest entries of eigenvectors."""
+
+    @property
+    def kind(self) -> str:
+        return "sparse eigenvectors"
+
+    @property
+    def crosses(self) -> bool:
+        return False
+
+    def carried_over(self, graph: Graph, old_places: HostArray) -> SparseEigenBasis:
+        """The largest entries of eigenvectors of the changed graph, as many as before."""
+        kept = int(self.vectors.data.shape[0]) / max(1, self.vectors.shape[0] * self.rank)
+        spectrum = continued_eigenpairs(graph, self._moved(graph, old_places), self.backend)
+        return sparse_eigen_basis(
+            spectrum.eigenvectors, graph.adjacency, sparsity=1 - kept, backend=self.backend
+        )
+
+
+def sparse_eigen_basis(
+    eigenvectors: Array,
+    graph: Graph | SparseMatrix,
+    *,
+    sparsity: float = 0.99,
+    backend: str | Backend = "auto",
+) -> SparseEigenBasis:
+    """A basis of the largest entries of the eigenvectors.
+
+    Parameters
+    ----------
+    eigenvectors : float array of shape (n, r)
+        U_1 in the paper.
+    graph
+        The graph that they belong to, or its normalized adjacency.
+    sparsity
+        The fraction of all entries, the smallest ones, that become zero, in [0, 1); 0.99 in the
+        paper.
+    """
+    adjacency: Any = getattr(graph, "adjacency", graph)
+    if not hasattr(adjacency, "indptr"):
+        check_kind(graph, "graph", Graph, "Pass index.graph, or make one with graph_from_affinity.")
+    device = select_backend(backend, like=eigenvectors)
+    xp = device.xp
+    sparsity = check_sparsity(sparsity)
+    check_vectors_of(eigenvectors, "eigenvectors", adjacency.shape[0])
+    n, r = eigenvectors.shape
+    flat = xp.reshape(eigenvectors, (-1,))
+    count = n * r - int(sparsity * (n * r))
+    kept = xp.sort(device.top_k(xp.abs(flat)[None, :], count).ids[0, :]) if r else flat[:0]
+    kept = xp.astype(kept, xp.int64)
+    data, rows, columns = xp.take(flat, kept), kept // max(r, 1), kept % max(r, 1)
+    vectors, transposed = both_ways(data, rows, columns, (n, r), device)
+    return _coupled(SparseEigenBasis, vectors, transposed, adjacency, device)
+
+
+def given_basis(graph: Graph, vectors: Any, *, backend: str | Backend = "auto") -> GalerkinBasis:
+    """The user's own vectors: an array or a sparse matrix of shape (n, r).
+
+    Vectors that depend on each other are allowed: the solver works on what they span.
+    """
+    check_kind(graph, "graph", Graph, "Pass index.graph, or make one with graph_from_affinity.")
+    device = select_backend(backend, like=graph.degrees)
+    dtype = dtype_name(graph.degrees.dtype)
+    check_vectors_of(vectors, "basis", graph.n)
+    if hasattr(vectors, "tocoo"):
+        entries = vectors.tocsr().tocoo()
+        data = device.asarray(entries.data, dtype)
+        _check_values(data, device)
+        rows = device.asarray(entries.row, "int64")
+        columns = device.asarray(entries.col, "int64")
+        order = device.xp.argsort(rows * vectors.shape[1] + columns)
+        take = device.xp.take
+        by_items, by_vectors = both_ways(
+            take(data, order), take(rows, order), take(columns, order), vectors.shape, device
+        )
+        return _coupled(GalerkinBasis, by_items, by_vectors, graph.adjacency, device)
+    dense = device.asarray(vectors, dtype)
+    _check_values(dense, device)
+    return _coupled(GalerkinBasis, dense, dense.T, graph.adjacency, device)
+
+
+def both_ways(
+    data: Array, rows: Array, columns: Array, shape: tuple[int, int], backend: Backend
+) -> tuple[SparseMatrix, SparseMatrix]:
+    """A sparse matrix from entries in row order, and its transpose."""
+    xp = backend.xp
+    turned = xp.argsort(columns * shape[0] + rows)
+    return (
+        csr_from_sorted(data, rows, columns, shape, backend),
+        csr_from_sorted(
+            xp.take(data, turned),
+            xp.take(columns, turned),
+            xp.take(rows, turned),
+            (shape[1], shape[0]),
+            backend,
+        ),
+    )
+
+
+def _check_values(values: Array, backend: Backend) -> None:
+    xp = backend.xp
+    if not bool(xp.all(xp.isfinite(values))):
+        raise ValueError("basis must be finite; got NaN or infinity.")
+
+
+def _coupled(
+    made: type[B], vectors: Any, transposed: Any, adjacency: SparseMatrix, backend: Backend
+) -> B:
+    """A basis whose small matrices are found by multiplying blocks of its own vectors."""
+    xp, r = backend.xp, vectors.shape[1]
+    dtype = adjacency.data.dtype
+    identity = xp.eye(r, dtype=dtype, device=backend.device)
+    gram = coupling = identity  # of no vectors: an empty matrix
+    blocks = []
+    for start in range(0, r, _BLOCK):
+        block = _times(vectors, identity[:, start : min(start + _BLOCK, r)], backend)
+        image = backend.spmm(adjacency, block)
+        blocks.append([_times(transposed, part, backend) for part in (block, image)])
+    if blocks:
+        gram, coupling = (xp.concat(parts, axis=1) for parts in zip(*blocks, strict=True))
+    return made(
+        vectors=vectors,
+        transposed=transposed,
+        spread=None,
+        gram=gram,
+        coupling=coupling,
+        alone=xp.zeros((0, 1), dtype=dtype, device=backend.device),
+        adjacency=adjacency,
+        backend=backend,
+    )
+
+
+def _times(matrix: Any, dense: Array, backend: Backend) -> Array:
+    if hasattr(matrix, "indptr"):
+        return backend.spmm(matrix, dense)
+    return backend.matmul(matrix, dense)
+
+
+def _rows_taken(
+    matrix: Any, columns: int, numbering: Numbering, backend: Backend
+) -> tuple[Any, Any]:
+    """A matrix (n, columns), sparse or dense, with its rows in another order; and its transpose."""
+    xp = backend.xp
+    if not hasattr(matrix, "indptr"):
+        taken = xp.take(matrix, numbering.order, axis=0)
+        return taken, taken.T
+    rows = xp.take(numbering.places, row_numbers(matrix, backend))
+    entry_columns = xp.astype(matrix.indices, xp.int64)
+    order = xp.argsort(rows * columns + entry_columns)
+    return both_ways(
+        xp.take(matrix.data, order),
+        xp.take(rows, order),
+        xp.take(entry_columns, order),
+        (matrix.shape[0], columns),
+        backend,
+    )
+
+
+def _on_host(matrix: Any, backend: Backend) -> HostArray:
+    """A small matrix, sparse or not, as a dense float64 array of the host."""
+    if not hasattr(matrix, "indptr"):
+        return host64(matrix, backend)
+    indptr = backend.to_numpy(matrix.indptr)
+    result = np.zeros(matrix.shape)
+    rows = np.repeat(np.arange(matrix.shape[0]), np.diff(indptr))
+    result[rows, backend.to_numpy(matrix.indices)] = backend.to_numpy(matrix.data)
+    return result
+
+
+def _pseudo_inverse(matrix: HostArray, epsilon: float) -> tuple[HostArray, float]:
+    """The inverse of a symmetric matrix where it is not rounding, and its largest eigenvalue."""
+    if len(matrix) == 0:
+        return matrix, 0.0
+    values, vectors = np.linalg.eigh((matrix + matrix.T) / 2)
+    kept = values > values[-1] * epsilon * values.size
+    values, vectors = values[kept], vectors[:, kept]
+    return (vectors / values) @ vectors.T, 1 / float(values[0]) if values.size else 0.0

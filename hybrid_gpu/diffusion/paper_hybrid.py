@@ -1,0 +1,96 @@
+"""The paper's hybrid method, as the paper writes it: ``x = x^s + x^t``."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from hybrid_gpu.backends import Array, Backend
+from hybrid_gpu.backends.protocol import Product
+from hybrid_gpu.diffusion.basis import Basis, host64
+from hybrid_gpu.diffusion.chebyshev import apply_series, chebyshev_series
+from hybrid_gpu.diffusion.conjugate_gradients import Descent, system_of
+from hybrid_gpu.diffusion.filters import Filter, gains
+from hybrid_gpu.diffusion.solution import Solution, Stopping
+from hybrid_gpu.validation import dtype_name
+
+
+def hybrid_as_in_paper(
+    basis: Basis, eigenvalues: Array, observation: Array, filter: Filter, stop: Stopping
+) -> Solution:
+    """``x = x^s + x^t``: eqs. (hybrid), (h-spectral), (h-temporal) with the mapping (box).
+
+    For filters other than PageRank, the second theorem of the paper's appendix.
+
+    Parameters
+    ----------
+    basis
+        The eigenvectors U_1, in full or sparsified.
+    eigenvalues : float array of shape (r,)
+        Lambda_1.
+    observation : float array of shape (n, m)
+        The columns y.
+
+    Returns
+    -------
+    Solution
+        Its residuals tell how far x is from the diffusion, not how far x^t is from the solution of
+        its own system, which is another one unless the eigenpairs are exact.
+    """
+    backend = basis.backend
+    if filter.resolvent is None:
+        excess = gains_at(filter, eigenvalues, backend) - float(gains(filter, 0.0))
+        spectral = basis.prolong(excess * basis.restrict(observation))
+        series = chebyshev_series(filter, degree=stop.steps, tolerance=stop.truncation)
+        values = eigenvalues[:, None]
+
+        def without_basis(signal: Array) -> Array:
+            product = backend.spmm(basis.adjacency, signal)
+            return product - basis.prolong(values * basis.restrict(signal))
+
+        rest = apply_series(without_basis, observation, series)
+        # No bound: that of the series says nothing about the eigenpairs.
+        return Solution(spectral + rest, None, series.degree, True)
+    assert stop.steps is not None, "an accuracy of this system says nothing about the diffusion"
+    alpha = filter.resolvent
+    # On the host in float64: in float32, 1 - alpha has lost digits, or is zero. Written g_alpha in
+    # the paper: alpha x h_alpha(x), without the cancellation of h_alpha(x) - h_alpha(0).
+    frequencies = np.minimum(host64(eigenvalues, backend), 1.0)[:, None]
+    excess = alpha * frequencies * filter.transfer(frequencies)
+    excess = backend.asarray(excess, dtype_name(eigenvalues.dtype))
+    spectral = basis.prolong(excess * basis.restrict(observation))
+    rest, taken = _temporal_part(basis, eigenvalues, observation, alpha, stop.steps)
+    scores = spectral + rest
+    residuals = system_of(basis.adjacency, observation, alpha, backend).residuals(scores)
+    return Solution(scores, residuals, taken, converged=True)
+
+
+def _temporal_part(
+    basis: Basis, eigenvalues: Array, observation: Array, alpha: float, steps: int
+) -> tuple[Array, int]:
+    """Steps on the Laplacian of ``W - U_1 Lambda_1 U_1^T``; x^t of eq. (h-temporal)."""
+    backend, xp, values = basis.backend, basis.backend.xp, eigenvalues[:, None]
+
+    def laplacian_without_basis(direction: Array) -> Product:
+        product = backend.laplacian_step(basis.adjacency, direction, alpha)
+        coefficients = basis.restrict(direction)
+        weighted = values * coefficients
+        # p^T (U Lambda U^T) p is a short sum over the coefficients: no second pass over p.
+        extra = alpha * xp.sum(weighted * coefficients, axis=0, dtype=xp.float64)
+        return Product(product.values + alpha * basis.prolong(weighted), product.curvature + extra)
+
+    right_side = (1 - alpha) * observation
+    start = backend.column_dots(right_side, right_side)
+    epsilon = float(xp.finfo(right_side.dtype).eps)
+    return Descent(laplacian_without_basis, 1 - alpha, backend).run(
+        xp.zeros_like(right_side),
+        xp.asarray(right_side, copy=True),
+        epsilon**2 * start,
+        steps=steps,
+        stop_early=False,
+    )
+
+
+def gains_at(filter: Filter, eigenvalues: Array, backend: Backend) -> Array:
+    """The filter's gain at each eigenvalue, (r, 1); asked on the host, as any function can be."""
+    exact = gains(filter, np.minimum(host64(eigenvalues, backend), 1.0))[:, None]
+    return backend.asarray(exact, dtype_name(eigenvalues.dtype))

@@ -1,0 +1,192 @@
+"""What the first stage of search found: by our own descriptors, or in somebody else's lists.
+
+A first stage knows a batch of m queries. Whatever it gives is numbered by places.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import Any
+
+from hybrid_gpu.backends import Array, Backend
+from hybrid_gpu.diffusion.observation import Observation
+from hybrid_gpu.graph.neighbors import Neighbors
+from hybrid_gpu.ranking.query_expansion import expanded
+from hybrid_gpu.ranking.state import IndexState
+from hybrid_gpu.ranking.top_items import refuse_nan
+
+# The weight of a query's best result is at least this, far from both ends of float64.
+_LEAST_WEIGHT = 2.0**-500
+
+
+class FirstStage(ABC):
+    """Some queries, and what is known of the items for them before any diffusion.
+
+    Attributes
+    ----------
+    observation : Observation
+        The results that diffusion starts from.
+    queries : float array of shape (m, d), or None
+        Unit query vectors; None if the first stage was somebody else's.
+    """
+
+    observation: Observation
+    queries: Array | None = None
+
+    @abstractmethod
+    def similarities(self) -> Array:
+        """Cosine of every query and item (m, n); 0 for items that somebody's lists do not have."""
+
+    @abstractmethod
+    def unreached(self) -> Array:
+        """What orders the items that diffusion did not reach (m, n); -inf where nothing does."""
+
+    @abstractmethod
+    def shortlist(self, size: int) -> Array:
+        """The items (m, t) that ``truncated`` keeps for each query; -1 for none."""
+
+    @abstractmethod
+    def nearest(self, count: int) -> Neighbors:
+        """The nearest items of each query."""
+
+
+class SimilarItems(FirstStage):
+    """Similarity of query vectors to the descriptors of the index.
+
+    Parameters
+    ----------
+    queries : float array of shape (m, d)
+        Unit vectors.
+    observation
+        What diffusion starts from, if that is not the most similar items.
+    observed
+        How many of these it is.
+    """
+
+    def __init__(
+        self,
+        state: IndexState,
+        queries: Array,
+        *,
+        observation: Observation | None = None,
+        observed: int = 0,
+    ) -> None:
+        self._state, self.queries = state, queries
+        self._similarities: Array | None = None
+        if observation is None:
+            hits = self.nearest(observed)
+            refuse_nan(hits.similarities, state.backend)
+            weights = powered(hits.similarities, state.gamma, state.backend)
+            observation = Observation(hits.ids, weights, state.n)
+        self.observation = observation
+
+    def similarities(self) -> Array:
+        if self._similarities is None:
+            items = self._state.required_descriptors("search")
+            self._similarities = self._state.backend.matmul(self.queries, items.T)
+        return self._similarities
+
+    def unreached(self) -> Array:
+        return self.similarities()
+
+    def shortlist(self, size: int) -> Array:
+        return self._best(size).ids
+
+    def nearest(self, count: int) -> Neighbors:
+        best = self._best(min(count, self._state.n))
+        return Neighbors(best.ids, best.scores)
+
+    def _best(self, count: int) -> Any:
+        state = self._state
+        return state.backend.top_k(self.similarities(), count, state.numbering)
+
+
+class GivenLists(FirstStage):
+    """The results of another engine.
+
+    Parameters
+    ----------
+    places : int64 array of shape (m, q)
+        Results of each query, best first; -1 for none.
+    cosines : float array of shape (m, q)
+        Their similarities.
+    observed
+        How many of them diffusion starts from.
+    """
+
+    def __init__(self, state: IndexState, places: Array, cosines: Array, observed: int) -> None:
+        self._state, self._places, self._cosines = state, places, cosines
+        self._positive = state.backend.xp.clip(cosines, min=0)
+        self._hits = Neighbors(places[:, :observed], self._positive[:, :observed])
+        weights = powered(self._hits.similarities, state.gamma, state.backend)
+        self.observation = Observation(self._hits.ids, weights, state.n)
+
+    def similarities(self) -> Array:
+        return _listed(self._places, self._positive, self._state.n, self._state.backend)[0]
+
+    def unreached(self) -> Array:
+        """What is listed comes first, by its cosine; the rest by the cosine to the hits' mean.
+
+        The mean, each hit weighted as in the observation, stands for the query that is not known.
+        """
+        state, backend, xp = self._state, self._state.backend, self._state.backend.xp
+        items = state.descriptors
+        means, listed = _listed(self._places, self._cosines, state.n, backend)
+        levels, _ = _listed(self._places, _levels(self._places, means, xp), state.n, backend)
+        rest = xp.full(means.shape, -xp.inf, dtype=means.dtype, device=backend.device)
+        if items is not None:
+            shape = (self._places.shape[0], items.shape[1])
+            origin = xp.zeros(shape, dtype=items.dtype, device=backend.device)
+            queries = expanded(origin, items, self._hits, state.gamma, backend)
+            known = xp.max(xp.abs(queries), axis=1, keepdims=True) > 0
+            rest = xp.where(known, xp.matmul(queries, items.T), rest)
+        # Cosines lie in [-1, 1]: 3 lifts every listed item above all others. Levels in the list,
+        # not cosines, of which 3 would leave no digit beyond the seventh in float32.
+        return xp.where(listed, 3 + levels, rest)
+
+    def shortlist(self, size: int) -> Array:
+        return self._places
+
+    def nearest(self, count: int) -> Neighbors:
+        return Neighbors(self._places[:, :count], self._cosines[:, :count])
+
+
+class OwnItems(GivenLists):
+    """Items of an index without descriptors as queries: each is known to be like itself."""
+
+    def shortlist(self, size: int) -> Array:
+        state = self._state
+        return state.backend.top_k(self.similarities(), size, state.numbering).ids
+
+
+def powered(similarities: Array, gamma: float, backend: Backend) -> Array:
+    """The weights of first-stage results, ``similarity ** gamma``; 0 for negative ones."""
+    xp = backend.xp
+    # In float64: the third power of a small cosine leaves the range of float32.
+    positive = xp.clip(xp.astype(similarities, xp.float64), min=0)
+    largest = xp.max(positive, axis=1, keepdims=True)
+    largest = xp.where(largest > 0, largest, xp.ones_like(largest))
+    # Large powers leave that of float64, too: what ranks are the ratios to the best result.
+    unit = xp.clip(largest**gamma, min=_LEAST_WEIGHT)
+    return (positive / largest) ** gamma * unit
+
+
+def _listed(places: Array, values: Array, n: int, backend: Backend) -> tuple[Array, Array]:
+    """Lists (m, q) as (m, n): the mean value of each listed item, 0 elsewhere; which are listed."""
+    xp = backend.xp
+    times = backend.place(places, xp.ones_like(values), n).T
+    means = backend.place(places, values, n).T / xp.clip(times, min=1)
+    return means, times > 0
+
+
+def _levels(places: Array, means: Array, xp: Any) -> Array:
+    """The level of every entry of the lists (m, q) among the values of its list, the least first.
+
+    Entries of the same value share a level.
+    """
+    values = xp.take_along_axis(means, xp.clip(places, min=0), axis=1)
+    order = xp.argsort(values, axis=1)
+    ascending = xp.take_along_axis(values, order, axis=1)
+    rises = xp.astype(ascending[:, 1:] > ascending[:, :-1], values.dtype)
+    levels = xp.cumulative_sum(rises, axis=1, include_initial=True)
+    return xp.take_along_axis(levels, xp.argsort(order, axis=1), axis=1)

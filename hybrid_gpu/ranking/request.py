@@ -1,0 +1,99 @@
+"""What was asked of a search, and what a method is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from hybrid_gpu.diffusion.filters import Filter
+from hybrid_gpu.diffusion.solution import Solution, Stopping
+from hybrid_gpu.progress import Progress
+from hybrid_gpu.ranking.first_stage import FirstStage
+from hybrid_gpu.ranking.query_expansion import Expansion
+from hybrid_gpu.ranking.state import IndexState
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Request:
+    """What the keywords of a search say, checked against the index once.
+
+    Attributes
+    ----------
+    k : int
+        Results per query.
+    method : Method
+    filter : Filter
+    stop : Stopping
+        When the solver stops.
+    query_neighbors : int or None
+        First-stage results that diffusion starts from; None for all.
+    shortlist : int
+        Items that ``truncated`` keeps.
+    sparsity : float
+        The fraction of the eigenvectors' entries that ``shybrid`` drops.
+    expansion : Expansion
+        The neighbors that ``alpha-qe`` adds to a query.
+    batch : int or None
+        Queries solved side by side; None: as many as help and as memory allows.
+    progress : Progress or None
+    fill : bool
+        Whether items that diffusion did not reach are ranked by their similarity.
+    """
+
+    k: int
+    method: Method
+    filter: Filter
+    stop: Stopping
+    query_neighbors: int | None
+    shortlist: int
+    sparsity: float
+    expansion: Expansion
+    batch: int | None
+    progress: Progress | None
+    fill: bool
+
+
+def nothing_needed(state: IndexState, request: Request) -> None:
+    """A method that every index can serve."""
+
+
+def nothing_kept(state: IndexState, sparsity: float) -> int:
+    """A method that keeps no more than the descriptors."""
+    return 0
+
+
+@dataclass(frozen=True, slots=True)
+class Method:
+    """One way to score the items of the database for a batch of queries.
+
+    Attributes
+    ----------
+    score : callable
+        Scores (n, m) for what a first stage found.
+    steps : int or None
+        Steps that it takes if nobody says otherwise; None: those that its accuracy takes.
+    solves : bool
+        Whether it takes steps on the graph.
+    exact : bool
+        Whether its steps converge to the diffusion, so that an accuracy can be asked for.
+    needs_eigenvectors, needs_columns : bool
+        What its index must have.
+    check : callable
+        Raises an error if the index lacks what the method needs, before any work.
+    kept_bytes : callable
+        Bytes that it keeps beyond the descriptors, for a sparsity.
+    uses_shortlist : bool
+        Whether it cuts a graph of its own out for each query.
+    """
+
+    name: str
+    summary: str
+    score: Callable[[IndexState, FirstStage, Request], Solution]
+    steps: int | None = 0
+    solves: bool = False
+    exact: bool = True
+    needs_eigenvectors: bool = False
+    needs_columns: bool = False
+    check: Callable[[IndexState, Request], None] = nothing_needed
+    kept_bytes: Callable[[IndexState, float], int] = nothing_kept
+    uses_shortlist: bool = False

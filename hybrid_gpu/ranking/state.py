@@ -1,0 +1,144 @@
+"""The state of an index: one frozen record of everything that is known of a database."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from hybrid_gpu.backends import Array, Backend
+from hybrid_gpu.backends.protocol import Numbering
+from hybrid_gpu.diffusion.basis import Basis
+from hybrid_gpu.diffusion.eigen_basis import EigenBasis
+from hybrid_gpu.graph.affinity import Graph
+from hybrid_gpu.graph.csr import array_bytes
+from hybrid_gpu.graph.neighbors import Neighbors
+from hybrid_gpu.ranking.columns import Columns
+from hybrid_gpu.validation import dtype_name
+
+
+@dataclass(frozen=True, slots=True)
+class Grouping:
+    """What the memory order of an index, and its groups, were made for.
+
+    Attributes
+    ----------
+    items : int
+        Items of the index at that time.
+    changed : int
+        Items that were added or removed since.
+    share : float or None
+        Groups that were asked for, as a part of those that an index has by default; None if the
+        basis is not one of groups, or is the user's own.
+    """
+
+    items: int
+    changed: int = 0
+    share: float | None = None
+
+    @property
+    def outgrown(self) -> bool:
+        """Whether more than a quarter of the items are others now."""
+        return 4 * self.changed > self.items
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class IndexState:
+    """A database that is ready to be searched.
+
+    Everything here is in one order, the graph's own, in which neighbors lie close together in
+    memory: rows, columns and ids of the parts are *places*. Only ``numbering`` knows the user's
+    ids, which are translated when they come in and when they go out.
+
+    Attributes
+    ----------
+    graph : Graph
+    numbering : Numbering
+        The user's ids of the places, and back.
+    descriptors : float array of shape (n, d), or None
+        Unit descriptors; None if the index was built without them.
+    neighbors : Neighbors or None
+        The k-NN lists behind the graph, which ``add`` and ``remove`` need; None if not kept.
+    basis : Basis or None
+        What the solver deflates.
+    columns : Columns or None
+        What ``precompute`` stored.
+    alpha, gamma : float
+        Restart parameter of diffusion, exponent of the similarities.
+    backend : Backend
+        Where the arrays are and where queries are answered.
+    grouping : Grouping
+        When ``add`` and ``remove`` shall make groups and memory order anew.
+    """
+
+    graph: Graph
+    numbering: Numbering
+    descriptors: Array | None
+    neighbors: Neighbors | None
+    basis: Basis | None
+    columns: Columns | None
+    alpha: float
+    gamma: float
+    backend: Backend
+    grouping: Grouping
+
+    @property
+    def n(self) -> int:
+        """Number of items."""
+        return self.graph.n
+
+    @property
+    def dtype(self) -> str:
+        """``"float32"`` or ``"float64"``."""
+        return dtype_name(self.graph.degrees.dtype)
+
+    @property
+    def memory(self) -> Mapping[str, int]:
+        """Bytes of each part: ``graph``, ``descriptors``, ``neighbors``, ``basis``, ``columns``."""
+        numbers = array_bytes(self.numbering.order) + array_bytes(self.numbering.places)
+        lists = self.neighbors
+        return {
+            "graph": self.graph.memory + numbers,
+            "descriptors": 0 if self.descriptors is None else array_bytes(self.descriptors),
+            "neighbors": 0
+            if lists is None
+            else array_bytes(lists.ids) + array_bytes(lists.similarities),
+            "basis": 0 if self.basis is None else self.basis.memory,
+            "columns": 0 if self.columns is None else self.columns.memory,
+        }
+
+    def required_eigenvectors(self) -> EigenBasis:
+        """The eigenvectors, or an error that says how to get them."""
+        if not isinstance(self.basis, EigenBasis):
+            raise ValueError(
+                f"this method needs eigenvectors, and the index has "
+                f"{'no basis' if self.basis is None else self.basis.kind}. Build it with "
+                "basis='eigen', or use method='hybrid' or 'temporal'."
+            )
+        return self.basis
+
+    def required_descriptors(self, what: str) -> Array:
+        """The descriptors, or an error that says what to do without them."""
+        if self.descriptors is None:
+            raise ValueError(
+                f"{what} needs descriptors, and the index was built without them. Pass "
+                "descriptors= when building it, or use rerank with the results of your own engine."
+            )
+        return self.descriptors
+
+    def required_columns(self) -> Columns:
+        """The stored columns, or an error that says how to make them."""
+        if self.columns is None:
+            raise ValueError(
+                "method 'precomputed' needs stored columns. Make them with "
+                "index = index.precompute(keep=1000)."
+            )
+        return self.columns
+
+    def required_neighbors(self) -> Neighbors:
+        """The k-NN lists, or an error that says how to keep them."""
+        if self.neighbors is None:
+            raise ValueError(
+                "the index has no k-NN lists to bring up to date. Build it with "
+                "keep_neighbors=True from descriptors or from lists."
+            )
+        return self.neighbors

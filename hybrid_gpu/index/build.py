@@ -51,7 +51,10 @@ _BYTES_PER_NEIGHBOR, _BYTES_PER_DIMENSION = 125, 12
 
 @dataclass(frozen=True, slots=True, eq=False)
 class BasisChoice:
-    """The basis that is asked for; see ``build_index`` for its parts."""
+    """The basis that is asked for; see ``build_index`` for its parts.
+
+    ``share`` stands for a rank: so many times the groups that an index has by default.
+    """
 
     basis: Any = "auto"
     rank: int | None = None
@@ -60,6 +63,7 @@ class BasisChoice:
     sparsity: float = 0.99
     seed: int = 0
     progress: Progress | None = None
+    share: float = 1.0
 
     def check(self, n: int) -> None:
         """Refuse what cannot be a basis of n items."""
@@ -88,7 +92,7 @@ class BasisChoice:
     def groups(self, graph: Graph) -> int:
         """How many groups the aggregation shall make, for the order of the items at least."""
         if self.rank is None or not self.grouped:
-            return default_groups(graph)
+            return max(1, min(graph.n, round(self.share * default_groups(graph))))
         return check_count(self.rank, "rank", high=graph.n)
 
 
@@ -187,7 +191,9 @@ def with_chosen_basis(state: IndexState, choice: BasisChoice, *, labels: Any = N
     grouping = Grouping(state.n)
     with state.backend.annotate("basis"):
         if choice.grouped:
-            share = 1.0 if choice.rank is None else choice.rank / default_groups(state.graph)
+            share = choice.share
+            if choice.rank is not None:
+                share = choice.rank / default_groups(state.graph)
             grouping = replace(grouping, share=share)
             basis: Basis | None = _aggregates(state, choice, labels)
         elif isinstance(choice.basis, str):

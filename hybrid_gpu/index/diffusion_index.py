@@ -26,7 +26,6 @@ from hybrid_gpu.ranking.query_expansion import Expansion
 from hybrid_gpu.ranking.state import IndexState
 from hybrid_gpu.ranking.top_items import Ranking
 
-
 # One of each of the five parts that users may look at.
 _VIEWS = 5
 

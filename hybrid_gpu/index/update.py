@@ -16,9 +16,9 @@ import numpy as np
 
 from hybrid_gpu.backends import Array, Backend
 from hybrid_gpu.backends.protocol import HostArray, Numbering
-from hybrid_gpu.graph.affinity import Graph, numbering_of, reciprocal_graph, renumbered
+from hybrid_gpu.graph.affinity import numbering_of, reciprocal_graph
 from hybrid_gpu.graph.neighbors import Neighbors, exact_neighbors, unit_rows
-from hybrid_gpu.index.build import BasisChoice, Settings, default_groups, state_from_graph
+from hybrid_gpu.index.build import BasisChoice, Settings, state_from_lists
 from hybrid_gpu.ranking.state import Grouping, IndexState
 from hybrid_gpu.validation import check_item_ids, check_vectors, item_bytes
 
@@ -217,41 +217,35 @@ def _joined(first: Neighbors, second: Neighbors, backend: Backend) -> Neighbors:
 def _rebuilt(state: IndexState, changed: _Changed) -> IndexState:
     """The index of updated lists: in the old memory order, or built anew if it has outgrown it."""
     backend, xp = state.backend, state.backend.xp
-    lists = Neighbors(xp.astype(changed.lists.ids, xp.int32), changed.lists.similarities)
-    graph = reciprocal_graph(changed.lists, gamma=state.gamma, dtype=state.dtype, backend=backend)
     grouping = replace(state.grouping, changed=state.grouping.changed + changed.count)
     if grouping.outgrown:
-        return _built_anew(state, changed, graph, lists)
-    basis = state.basis
+        return _built_anew(state, changed)
+    lists, basis = changed.lists, state.basis
+    graph = reciprocal_graph(lists, gamma=state.gamma, dtype=state.dtype, backend=backend)
     return replace(
         state,
         graph=graph,
         numbering=changed.numbering,
         descriptors=changed.units,
-        neighbors=lists,
+        neighbors=Neighbors(xp.astype(lists.ids, xp.int32), lists.similarities),
         basis=None if basis is None else basis.carried_over(graph, changed.old_places),
         columns=None,
         grouping=grouping,
     )
 
 
-def _built_anew(state: IndexState, changed: _Changed, graph: Graph, lists: Neighbors) -> IndexState:
+def _built_anew(state: IndexState, changed: _Changed) -> IndexState:
     """The index in a new memory order, with groups made anew, as a build makes them.
 
-    From parts in the order of the user's ids: the same lists then give the same index.
+    From lists in the order of the user's ids: the same lists then give the same index.
     """
     backend, xp, share = state.backend, state.backend.xp, state.grouping.share
-    places, back = changed.numbering.places, changed.numbering.inverse
-    choice = BasisChoice("none")
-    if share is not None:
-        count = max(1, min(graph.n, round(share * default_groups(graph))))
-        choice = BasisChoice("aggregate", rank=count)
-    fresh = state_from_graph(
-        renumbered(graph, back, backend),
+    places = changed.numbering.places
+    fresh = state_from_lists(
+        changed.lists.renumbered(changed.numbering.inverse, backend),
         None if changed.units is None else xp.take(changed.units, places, axis=0),
-        lists.renumbered(back, backend),
-        Settings(state.alpha, state.gamma, state.dtype),
-        choice,
+        Settings(state.alpha, state.gamma, state.dtype, keep_neighbors=True),
+        BasisChoice("none") if share is None else BasisChoice("aggregate", share=share),
         backend,
     )
     basis = fresh.basis
@@ -260,4 +254,4 @@ def _built_anew(state: IndexState, changed: _Changed, graph: Graph, lists: Neigh
         stood = xp.take(places, fresh.numbering.order)
         old_places = changed.old_places[backend.to_numpy(stood)]
         basis = state.basis.carried_over(fresh.graph, old_places)
-    return replace(fresh, basis=basis, grouping=Grouping(graph.n, share=share))
+    return replace(fresh, basis=basis, grouping=Grouping(fresh.n, share=share))

@@ -148,6 +148,7 @@ class GivenLists(FirstStage):
         return self._places
 
     def nearest(self, count: int) -> Neighbors:
+        count = min(count, self._places.shape[1])
         return Neighbors(self._places[:, :count], self._cosines[:, :count])
 
 

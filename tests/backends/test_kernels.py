@@ -465,7 +465,16 @@ def arguments_of(file, types):
         "laplacian_step": [n, m, two[0, 0], *csr, two, two.copy(), np.ones((1, 1))],
         "cg_update": [n, m, np.ones(1), *(two.copy() for _ in range(4)), np.ones((1, 1))],
         "cg_direction": [n, m, np.ones(1), two, two.copy()],
-        "top_k": [np.int32(2), m, two, n, n, np.arange(2), two[:1].copy(), np.ones((1, 1), np.int64)],
+        "top_k": [
+            np.int32(2),
+            m,
+            two,
+            n,
+            n,
+            np.arange(2),
+            two[:1].copy(),
+            np.ones((1, 1), np.int64),
+        ],
         "mutual": [n, m, np.ones((2, 1), np.int64), two, two.copy()],
     }[file]
 

@@ -558,5 +558,8 @@ def test_an_inverse_that_cannot_fit_into_memory_is_refused(backend, monkeypatch)
     vectors = np.random.default_rng(9).standard_normal((80, 3))
     index = hg.build_index(vectors, neighbors=10, rank=8, backend=backend)
     monkeypatch.setattr(basis, "available_host_bytes", lambda: 200)
+    assert index.search(vectors[:2], k=3).ids.shape == (2, 3)  # it is there already
     with pytest.raises(MemoryError, match="not enough memory"):
-        index.search(vectors[:2], k=3)
+        index.search(vectors[:2], k=3, filter=hg.PageRank(0.9))
+    with pytest.raises(MemoryError, match="to invert the system of"):
+        hg.build_index(vectors, neighbors=10, rank=8, backend=backend)

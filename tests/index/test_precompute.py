@@ -141,7 +141,7 @@ def test_columns_that_are_stored_are_those_that_are_computed(plain, half_done):
     np.testing.assert_allclose(stored.columns.scores, whole.columns.scores, atol=1e-6)
     for part in ("ids", "scores"):
         (file,) = half_done.glob(f"{part}.*.npy")
-        np.testing.assert_array_equal(np.load(file), getattr(stored.columns, part))
+        np.testing.assert_array_equal(np.load(file), getattr(stored.state.columns, part))
 
 
 def _cut(file):

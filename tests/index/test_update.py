@@ -252,16 +252,16 @@ def test_groups_of_the_users_own_are_carried_over(backend, rng):
 def test_what_an_update_counts_is_saved(backend, rng, tmp_path):
     vectors = clustered_vectors(rng, n=100)
     index = hg.build_index(vectors, neighbors=5, rank=20, backend=backend)
-    assert (index.grouping.items, index.grouping.changed) == (100, 0)
+    assert (index.state.grouping.items, index.state.grouping.changed) == (100, 0)
     changed = index.add(vectors[:12]).remove([3, 4, 5])
-    assert (changed.grouping.items, changed.grouping.changed) == (100, 15)
+    assert (changed.state.grouping.items, changed.state.grouping.changed) == (100, 15)
     changed.save(tmp_path / "index")
     loaded = hg.load_index(tmp_path / "index", backend=backend)
-    assert loaded.grouping == changed.grouping
+    assert loaded.state.grouping == changed.state.grouping
     # Eleven more are a quarter and one.
-    assert loaded.add(vectors[:10]).grouping.changed == 25
-    anew = loaded.add(vectors[:11]).grouping
-    assert (anew.items, anew.changed, anew.share) == (120, 0, changed.grouping.share)
+    assert loaded.add(vectors[:10]).state.grouping.changed == 25
+    anew = loaded.add(vectors[:11]).state.grouping
+    assert (anew.items, anew.changed, anew.share) == (120, 0, changed.state.grouping.share)
 
 
 @pytest.mark.parametrize("precision", ["float32", "int8"])

@@ -3,13 +3,20 @@
     python bench/report.py
 
 A table stands between ``<!-- table: QUESTION -->`` and ``<!-- end -->``; the newest run of that
-question fills it. ``<!-- table: QUESTION steps=5 -->`` takes only the rows in which steps is 5, and
-``<!-- table: paper_experiments.table-1 -->`` a table of the paper; ``<!-- table: campaign -->``
-adds up the lines of the newest campaign of each kind. The paper's figures go to ``docs/figures``.
+question fills it. More words say which part of the run is shown:
+
+    <!-- table: space_time steps=5 -->                  only rows in which steps is 5
+    <!-- table: methods_on_digits rows=nn,hybrid -->    only rows with one of these names
+    <!-- table: space_time rows="hybrid-paper 400","hybrid, eigen 400, float32" -->
+
+``<!-- table: paper_experiments.table-1 -->`` is a table of the paper, and
+``<!-- table: campaign -->`` adds up the lines of the newest campaign of each kind. The paper's
+figures go to ``docs/figures``.
 """
 
 from __future__ import annotations
 
+import csv
 import re
 from pathlib import Path
 from typing import Any
@@ -23,16 +30,34 @@ from hybrid_gpu.lab.report import Section
 
 ROOT = Path(__file__).parent.parent
 FIGURES = ROOT / "docs" / "figures"
+# The value of an option is a word or a list with commas; names with spaces stand in quotes.
+VALUE = r'(?:"[^"]*"|[^\s"])+'
+OPTION = re.compile(rf" (\w+)=({VALUE})")
 BLOCK = re.compile(
-    r"(<!-- table: (\w+)(?:\.([\w-]+))?((?: \w+=\w+)*) -->\n).*?(<!-- end -->)", re.DOTALL
+    r"(?P<head><!-- table: (?P<question>\w+)(?:\.(?P<part>[\w-]+))?"
+    rf"(?P<options>(?: \w+={VALUE})*) -->\n).*?(?P<end><!-- end -->)",
+    re.DOTALL,
 )
 
 
-def render(run: dict[str, Any], wanted: dict[str, str]) -> str:
+def selected(rows: list[dict[str, Any]], names: list[str]) -> list[dict[str, Any]]:
+    """The rows whose first cell is one of the names; all rows if there are no names."""
+    known = [next(iter(row.values())) for row in rows]
+    unknown = [name for name in names if name not in known]
+    if unknown:
+        raise ValueError(f"no row is named {unknown}; the names are {list(dict.fromkeys(known))}.")
+    return [row for row, name in zip(rows, known, strict=True) if not names or name in names]
+
+
+def render(run: dict[str, Any], options: dict[str, str]) -> str:
     """The wanted rows of a run as a Markdown table, with the machine below it."""
+    wanted = {name: told for name, told in options.items() if name != "rows"}
     rows = [
         row for row in run["rows"] if all(str(row[name]) == told for name, told in wanted.items())
     ]
+    if not rows:
+        raise ValueError(f"no row of {run['question']} has {wanted}.")
+    rows = selected(rows, next(csv.reader([options.get("rows", "")]), []))
     names = [name for name in rows[0] if name not in wanted]
     lines = ["| " + " | ".join(names) + " |", "|---|" + "---:|" * (len(names) - 1)]
     lines += ["| " + " | ".join(cell(row[name]) for name in names) + " |" for row in rows]
@@ -57,14 +82,14 @@ def script(question: str) -> str:
 def filled(text: str) -> str:
     """A Markdown text with all of its tables made anew."""
 
-    def table(part: re.Match[str]) -> str:
-        if part[2] == "campaign":
-            return part[1] + campaign() + part[5]
-        run = newest(part[2])
-        if part[3]:
-            run = {**run, "rows": sections(run)[part[3]].rows}
-        wanted = dict(one.split("=") for one in part[4].split())
-        return part[1] + render(run, wanted) + part[5]
+    def table(block: re.Match[str]) -> str:
+        if block["question"] == "campaign":
+            return block["head"] + campaign() + block["end"]
+        run = newest(block["question"])
+        if block["part"]:
+            run = {**run, "rows": sections(run)[block["part"]].rows}
+        options = dict(OPTION.findall(block["options"]))
+        return block["head"] + render(run, options) + block["end"]
 
     return BLOCK.sub(table, text)
 

@@ -41,6 +41,7 @@ _ARRAYS = (
     "(?:adjacency|basis_(?:vectors|transposed|spread|coupling))_(?:data|indices|indptr)"
     "|degrees|order|components|descriptors|neighbor_(?:ids|similarities)|column_(?:ids|scores)"
     "|basis_(?:eigenvalues|vectors|scales|residuals|gram|coupling|alone)|ids|scores"
+    "|section_[a-z_]+"  # whatever a later version adds
 )
 _MARK = "([0-9a-f]{8})"
 _MARKED = re.compile(rf"(?:{_ARRAYS})\.{_MARK}\.npy|(?:header|progress)\.json\.{_MARK}\.tmp")

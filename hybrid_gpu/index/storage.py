@@ -96,7 +96,7 @@ def _write(parts: Packed, folder: Path, mark: str) -> None:
             name: {
                 "required": section.required,
                 "parameters": section.parameters,
-                "arrays": written(section.arrays, f"{name}_"),
+                "arrays": written(section.arrays, _prefix(name)),
             }
             for name, section in parts.sections.items()
         },
@@ -228,13 +228,18 @@ def _read_header(folder: Path) -> dict[str, Any]:
     return header
 
 
+def _prefix(section: str) -> str:
+    """What the names of a section's files begin with, so that any version knows them for ours."""
+    return f"section_{section}_"
+
+
 def _is_section(name: str, section: Any) -> bool:
     return (
         bool(_SECTION.fullmatch(name))
         and isinstance(section, dict)
         and isinstance(section.get("required"), bool)
         and isinstance(section.get("parameters"), dict)
-        and _are_arrays(section.get("arrays"), f"{name}_", 3)
+        and _are_arrays(section.get("arrays"), _prefix(name), 3)
     )
 
 

@@ -16,6 +16,7 @@ from hybrid_gpu.backends.generic import GenericBackend
 from hybrid_gpu.backends.numpy_backend import NumpyBackend, _balanced_bounds
 from hybrid_gpu.backends.protocol import Backend
 from hybrid_gpu.graph import neighbors
+from hybrid_gpu.graph.affinity import numbering_of
 
 KINDS = [NumpyBackend, StrictBackend]
 if importlib.util.find_spec("cupy"):
@@ -405,3 +406,58 @@ def test_mutual_edges_do_not_depend_on_tiles(backend, rng, monkeypatch):
     monkeypatch.setattr(numpy_backend, "_LIST_ENTRIES", 64)
     for one, other in zip(whole, edges(), strict=True):
         np.testing.assert_array_equal(one, other, strict=True)
+
+
+@pytest.mark.parametrize("k", [1, 5, 29, 30])
+def test_top_k_by_a_numbering_is_that_of_the_user_s_order(backend, rng, dtype, k):
+    # Few values, so that ties stand at every border.
+    scores = rng.integers(-2, 3, (7, 30)).astype(dtype)
+    order = rng.permutation(30)
+    numbering = numbering_of(order, backend)
+    mine = np.empty_like(scores)
+    mine[:, order] = scores  # by the user's ids
+    expected = np.argsort(-mine, axis=1, kind="stable")[:, :k]
+    for given in (scores, np.ascontiguousarray(scores.T).T):
+        best = backend.top_k(backend.asarray(given), k, numbering)
+        places = backend.to_numpy(best.ids)
+        np.testing.assert_array_equal(order[places], expected)
+        np.testing.assert_array_equal(
+            backend.to_numpy(best.scores), np.take_along_axis(scores, places, axis=1)
+        )
+
+
+def test_top_k_by_a_numbering_finds_nan(backend):
+    numbering = numbering_of(np.array([2, 0, 1]), backend)
+    scores = backend.asarray(np.array([[0.5, np.nan, 0.7]]))
+    assert np.isnan(backend.to_numpy(backend.top_k(scores, 2, numbering).scores)).any()
+
+
+@pytest.mark.parametrize(("m", "q"), [(1, 1), (3, 5), (4, 70), (1, 200)])
+def test_place_adds_up_repeated_ids_and_skips_none(backend, rng, dtype, tolerance, m, q):
+    ids, values = rng.integers(-1, 9, (m, q)), rng.standard_normal((m, q)).astype(dtype)
+    expected = np.zeros((9, m))
+    for query in range(m):
+        for item, value in zip(ids[query], values[query], strict=True):
+            if item >= 0:
+                expected[item, query] += value
+    placed = backend.place(backend.asarray(ids), backend.asarray(values), 9)
+    assert str(placed.dtype).endswith(dtype)
+    assert placed.shape == (9, m)
+    np.testing.assert_allclose(backend.to_numpy(placed), expected, atol=200 * tolerance)
+    again = backend.place(backend.asarray(ids), backend.asarray(values), 9)
+    np.testing.assert_array_equal(backend.to_numpy(again), backend.to_numpy(placed))
+
+
+def test_a_numbering_goes_both_ways_and_keeps_none(backend, rng):
+    order = rng.permutation(12)
+    numbering = numbering_of(order, backend)
+    ids = backend.asarray(np.array([[3, -1, 11], [0, 5, -1]], dtype=np.int32))
+    places = numbering.to_places(ids, backend.xp)
+    host = backend.to_numpy(places)
+    assert host.dtype == np.int64
+    np.testing.assert_array_equal(host < 0, backend.to_numpy(ids) < 0)
+    np.testing.assert_array_equal(order[host[host >= 0]], [3, 11, 0, 5])
+    back = backend.to_numpy(numbering.to_ids(places, backend.xp))
+    np.testing.assert_array_equal(back, backend.to_numpy(ids))
+    other = numbering.inverse.to_ids(ids, backend.xp)
+    np.testing.assert_array_equal(backend.to_numpy(other), host)

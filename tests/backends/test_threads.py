@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import os
+import pickle
 import subprocess
 import sys
 import textwrap
 import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
 
 from hybrid_gpu.backends import threads
 from hybrid_gpu.backends.numpy_backend import NumpyBackend
+from hybrid_gpu.backends.threads import Kept
 
 needs_fork = pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
 
@@ -286,3 +289,64 @@ def test_ctrl_c_while_blas_is_told_leaves_it_as_the_user_has_it(monkeypatch, cal
     with pytest.raises(KeyboardInterrupt), threads.single_threaded_blas():
         pass
     assert counts == [2, 2]
+
+
+# What is kept -------------------------------------------------------------------------------------
+
+
+def test_a_value_is_made_once_however_many_threads_ask():
+    kept, made, together = Kept(2), [], threading.Barrier(8)
+
+    def make():
+        made.append(threading.get_ident())
+        return object()
+
+    def ask(_):
+        together.wait()
+        return kept.get("key", make)
+
+    with ThreadPoolExecutor(8) as pool:
+        values = set(pool.map(ask, range(8)))
+    assert len(made) == len(values) == 1
+
+
+def test_the_value_that_was_asked_for_longest_ago_goes_first():
+    kept = Kept(2)
+    for key in (1, 2, 1, 3):
+        kept.get(key, lambda key=key: f"made for {key}")
+    assert kept.find(2) is None
+    assert (kept.find(1), kept.find(3)) == ("made for 1", "made for 3")
+
+
+def test_a_value_that_failed_is_made_by_the_next_who_asks():
+    kept = Kept(1)
+    with pytest.raises(MemoryError):
+        kept.get("key", lambda: (_ for _ in ()).throw(MemoryError))
+    assert kept.get("key", lambda: 7) == 7
+
+
+def test_a_copy_of_what_is_kept_begins_empty():
+    kept = Kept(3)
+    kept.get("key", threading.Lock)
+    again = pickle.loads(pickle.dumps(kept))
+    assert again.find("key") is None
+    assert again.get("key", lambda: 5) == 5
+
+
+@needs_fork
+def test_a_child_forked_while_a_value_is_made_makes_its_own():
+    run_script(
+        """
+        kept, begun, done = threads.Kept(1), threading.Event(), threading.Event()
+        def slow():
+            begun.set()
+            return done.wait(30)
+        worker = threading.Thread(target=kept.get, args=("key", slow))
+        worker.start()
+        begun.wait(30)
+        code = in_child(lambda: kept.get("key", lambda: 2) == 2)
+        done.set()
+        worker.join()
+        sys.exit(code)
+        """
+    )

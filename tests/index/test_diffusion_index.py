@@ -1,12 +1,16 @@
+from concurrent.futures import ThreadPoolExecutor
+
 import array_api_strict
 import numpy as np
 import pytest
 import scipy.sparse as sparse
-from conftest import clustered_vectors, dense, path, two_cliques
+from conftest import clustered_vectors, dense, path, random_affinity, two_cliques
 from strict_backend import StrictBackend
 
 import hybrid_gpu as hg
+from hybrid_gpu import reference
 from hybrid_gpu.diffusion import basis
+from hybrid_gpu.diffusion.galerkin_basis import GalerkinBasis
 
 
 @pytest.fixture
@@ -563,3 +567,166 @@ def test_an_inverse_that_cannot_fit_into_memory_is_refused(backend, monkeypatch)
         index.search(vectors[:2], k=3, filter=hg.PageRank(0.9))
     with pytest.raises(MemoryError, match="to invert the system of"):
         hg.build_index(vectors, neighbors=10, rank=8, backend=backend)
+
+
+# One order inside, the user's outside -------------------------------------------------------------
+
+OWN_BASES = {
+    "aggregate": {},
+    "eigen": {"rank": 12},
+    "sparse-eigen": {"rank": 12, "sparsity": 0.6},
+    "none": {},
+    "labels": {},
+    "vectors": {},
+}
+
+
+def shuffled_index(backend, rng, basis, dtype="float64"):
+    """An index of a graph whose items lie in memory in quite another order, and its affinity."""
+    affinity = random_affinity(rng, n=90)
+    options = OWN_BASES[basis]
+    own = {"labels": np.arange(90) % 7, "vectors": rng.standard_normal((90, 4))}.get(basis, basis)
+    index = hg.build_index_from_graph(affinity, basis=own, dtype=dtype, backend=backend, **options)
+    order = backend.to_numpy(index.state.numbering.order)
+    assert np.mean(order != np.arange(90)) > 0.9
+    return index, affinity
+
+
+@pytest.mark.parametrize("basis", OWN_BASES)
+def test_what_an_index_shows_fits_together_by_the_user_s_ids(backend, rng, basis):
+    index, affinity = shuffled_index(backend, rng, basis)
+    graph = index.graph
+    np.testing.assert_allclose(
+        dense(backend, graph.adjacency), reference.normalize(affinity).toarray(), atol=1e-12
+    )
+    observation = rng.random((90, 3)) * (rng.random((90, 3)) < 0.1)
+    solution = hg.diffuse(
+        graph, backend.asarray(observation), basis=index.basis, rtol=1e-10, backend=backend
+    )
+    system = np.eye(90) - 0.99 * reference.normalize(affinity).toarray()
+    truth = np.linalg.solve(system, 0.01 * observation)
+    np.testing.assert_allclose(backend.to_numpy(solution.values), truth, atol=1e-7)
+    # Few steps, too: a basis in another order would be a poor one.
+    few = hg.diffuse(
+        graph, backend.asarray(observation), basis=index.basis, steps=6, backend=backend
+    )
+    places = backend.to_numpy(index.state.numbering.order)
+    inside = hg.diffuse(
+        index.state.graph,
+        backend.asarray(observation[places]),
+        basis=index.state.basis,
+        steps=6,
+        backend=backend,
+    )
+    np.testing.assert_allclose(
+        backend.to_numpy(few.values)[places], backend.to_numpy(inside.values), atol=1e-9
+    )
+
+
+def test_what_an_index_shows_is_made_once(backend, rng):
+    vectors = clustered_vectors(rng, n=60)
+    index = hg.build_index(vectors, neighbors=6, backend=backend).precompute(keep=4)
+    for part in ("graph", "basis", "descriptors", "neighbors", "columns"):
+        assert getattr(index, part) is getattr(index, part)
+    host = backend.to_numpy
+    units = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
+    np.testing.assert_allclose(host(index.descriptors), units, atol=1e-6)
+    lists = hg.nearest_neighbors(vectors, k=6, knn="exact", backend=backend)
+    np.testing.assert_array_equal(host(index.neighbors.ids), host(lists.ids))
+    columns = index.search_items(np.arange(60), k=4, rtol=1e-3)
+    reached = columns.scores > 0
+    np.testing.assert_array_equal(host(index.columns.ids)[reached], columns.ids[reached])
+
+
+def test_a_basis_of_another_graph_is_refused(backend, rng):
+    index, _ = shuffled_index(backend, rng, "aggregate")
+    other, _ = shuffled_index(backend, rng, "aggregate")
+    signal = backend.asarray(np.ones((90, 1)))
+    # The same items in another order, and another graph of as many items.
+    for wrong in (index.state.basis, other.basis):
+        with pytest.raises(ValueError, match="basis must be one of this graph"):
+            hg.diffuse(index.graph, signal, basis=wrong, backend=backend)
+    with pytest.raises(ValueError, match="basis must be one of this index's graph"):
+        hg.with_basis(index, other.basis)
+
+
+@pytest.mark.parametrize("kind", ["aggregate", "eigen", "given"])
+def test_an_index_takes_a_basis_that_was_made_for_its_graph(backend, rng, kind):
+    index, _ = shuffled_index(backend, rng, "none")
+    graph = index.graph
+    if kind == "aggregate":
+        groups = hg.aggregate(graph, groups=9, backend=backend)
+        basis = hg.aggregate_basis(graph, groups, backend=backend)
+    elif kind == "eigen":
+        spectrum = hg.leading_eigenpairs(graph, rank=9, backend=backend)
+        basis = hg.eigen_basis(spectrum, graph, backend=backend)
+    else:
+        basis = hg.given_basis(graph, rng.standard_normal((90, 5)), backend=backend)
+    with_it = hg.with_basis(index, basis)
+    assert with_it.basis.rank == basis.rank
+    items = np.arange(0, 90, 7)
+    plain = index.search_items(items, k=9, rtol=1e-10)
+    np.testing.assert_allclose(
+        with_it.search_items(items, k=9, rtol=1e-10).scores, plain.scores, atol=1e-9
+    )
+    few = hg.diffuse(
+        graph,
+        hg.observe([[3]], [[1.0]], 90, dtype="float64", backend=backend),
+        basis=basis,
+        steps=4,
+        backend=backend,
+    )
+    found = with_it.search_items([3], k=90, steps=4, method="hybrid")
+    scores = np.zeros(91)
+    scores[found.ids[0]] = np.where(found.ids[0] < 0, 0, found.scores[0])
+    # Vectors across components are kept from handing scores over by search alone.
+    seen = scores[:90] > 0 if kind == "given" else slice(None)
+    np.testing.assert_allclose(scores[:90][seen], backend.to_numpy(few.values)[seen, 0], atol=1e-9)
+
+
+@pytest.mark.parametrize("method", ["nn", "temporal", "hybrid", "precomputed"])
+def test_ties_go_to_the_lower_id_wherever_items_lie_in_memory(backend, rng, method):
+    # Every vector six times: their scores are equal, or nearly so.
+    few = clustered_vectors(rng, n=20, d=4)
+    which = rng.permutation(np.repeat(np.arange(20), 6))
+    index = hg.build_index(few[which], neighbors=12, dtype="float64", backend=backend)
+    index = index.precompute(keep=120, rtol=1e-12)
+    assert np.any(np.diff(backend.to_numpy(index.state.numbering.order)) < 0)
+    ranking = index.search(few, k=40, method=method)
+    for ids, scores in zip(ranking.ids, ranking.scores, strict=True):
+        same = (scores[1:] == scores[:-1]) & (scores[1:] > 0)  # zeros come by similarity
+        assert np.all(ids[1:][same] > ids[:-1][same])
+    if method == "nn":
+        # The first ones are the query itself six times over, by their ids.
+        for query, ids in enumerate(ranking.ids):
+            np.testing.assert_array_equal(ids[:6], np.flatnonzero(which == query))
+
+
+def test_one_inverse_serves_all_threads_and_several_alphas(rng, monkeypatch):
+    index = hg.build_index(clustered_vectors(rng, n=200), neighbors=8, backend="numpy")
+    made, inverted = [], GalerkinBasis._inverted
+
+    def counted(self, alpha):
+        made.append(alpha)
+        return inverted(self, alpha)
+
+    monkeypatch.setattr(GalerkinBasis, "_inverted", counted)
+    alphas = [0.9, 0.95, 0.99, 0.9, 0.95, 0.99] * 4
+    with ThreadPoolExecutor(8) as pool:
+        searches = [
+            pool.submit(index.search_items, [5], k=3, filter=hg.PageRank(alpha)) for alpha in alphas
+        ]
+    assert all(search.result().ids.shape == (1, 3) for search in searches)
+    # That of 0.99 was made when the index was built.
+    assert sorted(made) == [0.9, 0.95]
+
+
+def test_sparse_eigenvectors_and_row_norms_are_made_once(backend, rng, monkeypatch):
+    vectors = clustered_vectors(rng, n=80)
+    index = hg.build_index(vectors, neighbors=8, basis="eigen", rank=6, backend=backend)
+    made, dense_of = [], hg.EigenBasis.dense
+    monkeypatch.setattr(hg.EigenBasis, "dense", lambda self: made.append(1) or dense_of(self))
+    for _ in range(3):
+        index.search(vectors[:9], k=5, method="shybrid", batch=2)
+        index.search(vectors[:9], k=5, method="fsrw", batch=2)
+    assert len(made) == 2

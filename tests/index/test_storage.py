@@ -6,13 +6,15 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import clustered_vectors, two_cliques
+from conftest import changed, clustered_vectors, two_cliques
 
 import hybrid_gpu as hg
+from hybrid_gpu.diffusion.galerkin_basis import GalerkinBasis
 from hybrid_gpu.files import writing as file_writing
 from hybrid_gpu.files.folder_lock import LOCK, own_folder
 from hybrid_gpu.files.stored_arrays import open_plain_file, read_head, write_head
 from hybrid_gpu.index import storage
+from hybrid_gpu.index.packing import packed, unpacked
 
 DATA = Path(__file__).parents[1] / "data"
 
@@ -371,11 +373,12 @@ def test_reader_that_is_overtaken_without_end_is_told(small, larger, monkeypatch
         hg.load_index(small)
 
 
+@pytest.mark.parametrize("version", [1, 2])
 @pytest.mark.parametrize("name", ["eigen", "aggregates"])
-def test_index_of_version_1_gives_the_answers_of_a_new_one(name, tmp_path):
+def test_index_of_an_earlier_version_gives_the_answers_of_a_new_one(name, version, tmp_path):
     folder = tmp_path / name
-    shutil.copytree(DATA / f"version_1_{name}", folder)
-    assert json.loads((folder / "header.json").read_text())["version"] == 1
+    shutil.copytree(DATA / f"version_{version}_{name}", folder)
+    assert json.loads((folder / "header.json").read_text())["version"] == version
     vectors = clustered_vectors(np.random.default_rng(77), n=24, d=4, clusters=3)
     fresh = hg.build_index(vectors, neighbors=5, dtype="float64", backend="numpy")
     queries = clustered_vectors(np.random.default_rng(79), n=3, d=4)
@@ -384,6 +387,23 @@ def test_index_of_version_1_gives_the_answers_of_a_new_one(name, tmp_path):
         one, other = (each.search(queries, k=9, rtol=1e-11) for each in (old, fresh))
         np.testing.assert_allclose(one.scores, other.scores, atol=1e-9)
         np.testing.assert_array_equal(one.ids, other.ids)
+        # Descriptors, lists and columns were numbered by ids, and are by places now.
+        np.testing.assert_allclose(old.descriptors, fresh.descriptors, atol=1e-12)
+        np.testing.assert_array_equal(old.neighbors.ids, fresh.neighbors.ids)
+        similarities = (index.neighbors.similarities for index in (old, fresh))
+        np.testing.assert_allclose(*similarities, atol=1e-12)
+        one, other = (
+            changed(index, columns=None).add(queries).search_items([25], k=9, rtol=1e-9)
+            for index in (old, fresh)
+        )
+        np.testing.assert_array_equal(one.ids, other.ids)
+    if old.columns is not None:
+        stored = old.search_items(range(24), k=5, method="precomputed")
+        exact = fresh.search_items(range(24), k=5, rtol=1e-11)
+        np.testing.assert_allclose(stored.scores, exact.scores, atol=1e-3)
+        agree = np.isclose(stored.scores, exact.scores, atol=1e-9)
+        np.testing.assert_array_equal(stored.ids[agree], exact.ids[agree])
+        assert version == 1 or agree.all()
     old.save(folder)
     assert json.loads((folder / "header.json").read_text())["version"] == storage.VERSION
     assert hg.load_index(folder).n == 24
@@ -774,3 +794,140 @@ def test_an_array_without_entries_cannot_claim_any_shape(tmp_path):
             write_head(file, "<f8", shape)
         with open_plain_file(path) as file, pytest.raises(hg.IndexFileError, match="cannot have"):
             read_head(file, path)
+
+
+# Sections and inverses ----------------------------------------------------------------------------
+
+
+def edited_header(folder, change):
+    """Change the header of an index and give it its checksum."""
+    path = folder / "header.json"
+    header = json.loads(path.read_text())
+    change(header)
+    header["checksum"] = storage._header_checksum(header)
+    path.write_text(json.dumps(header))
+
+
+@pytest.fixture
+def grouped(tmp_path, backend):
+    vectors = clustered_vectors(np.random.default_rng(83), n=60, d=4, clusters=2)
+    index = hg.build_index(vectors, neighbors=8, rank=9, backend=backend)
+    index.save(tmp_path / "grouped")
+    return index, tmp_path / "grouped"
+
+
+def test_a_loaded_index_has_the_inverse_that_the_build_made(grouped, backend, monkeypatch):
+    index, folder = grouped
+    made = []
+
+    def inverted(self, alpha):
+        made.append(alpha)
+        raise AssertionError("made once more")
+
+    monkeypatch.setattr(GalerkinBasis, "_inverted", inverted)
+    loaded = hg.load_index(folder, backend=backend)
+    expected = index.search_items(np.arange(9), k=7)
+    np.testing.assert_array_equal(loaded.search_items(np.arange(9), k=7).scores, expected.scores)
+    assert not made
+    size = index.state.basis.coupling.shape[0]
+    assert loaded.state.basis.kept_inverse(index.alpha).together.shape == (size, size)
+    assert loaded.state.basis.kept_inverse(0.5) is None
+
+
+def test_an_index_without_its_inverse_makes_it_when_asked_or_warmed_up(grouped, backend):
+    index, folder = grouped
+    edited_header(folder, lambda header: header["sections"].clear())
+    loaded = hg.load_index(folder, backend=backend)
+    assert loaded.state.basis.kept_inverse(0.99) is None
+    loaded.warm_up()
+    kept = loaded.state.basis.kept_inverse(0.99)
+    expected = index.state.basis.kept_inverse(0.99)
+    np.testing.assert_allclose(
+        backend.to_numpy(kept.together), backend.to_numpy(expected.together), rtol=1e-5
+    )
+    assert loaded.warm_up() is None
+    assert loaded.state.basis.kept_inverse(0.99) is kept
+
+
+def add_section(header, name, required):
+    mark = header["arrays"]["order"]["file"].split(".")[1]
+    entry = {**header["arrays"]["order"], "file": f"section_{name}_parts.{mark}.npy"}
+    header["sections"][name] = {"required": required, "parameters": {}, "arrays": {"parts": entry}}
+    return entry["file"]
+
+
+def test_a_section_of_a_later_version_is_skipped_unless_it_is_required(grouped, backend):
+    index, folder = grouped
+    for required in (False, True):
+        edited_header(folder, lambda header, r=required: add_section(header, "keys", r))
+        header = json.loads((folder / "header.json").read_text())
+        file = folder / header["sections"]["keys"]["arrays"]["parts"]["file"]
+        shutil.copy(folder / header["arrays"]["order"]["file"], file)
+        if required:
+            with pytest.raises(hg.IndexFileError, match=r"a part 'keys' that .* Upgrade"):
+                hg.load_index(folder, backend=backend)
+        else:
+            loaded = hg.load_index(folder, backend=backend)
+            assert loaded.search_items([3], k=4).ids.shape == (1, 4)
+    # The files of a section are the index's own: a save replaces them too.
+    edited_header(folder, lambda header: header["sections"]["keys"].update(required=False))
+    index.save(folder)
+    assert not file.exists()
+    assert hg.load_index(folder, backend=backend).n == 60
+
+
+SECTION_EDITS = {
+    "no basis": lambda header: header["parameters"].pop("basis"),
+    "alpha": lambda header: header["sections"]["inverse"]["parameters"].update(alpha=2.0),
+    "no alpha": lambda header: header["sections"]["inverse"]["parameters"].pop("alpha"),
+    "norm": lambda header: header["sections"]["inverse"]["parameters"].update(norm=-1.0),
+    "norm kind": lambda header: header["sections"]["inverse"]["parameters"].update(norm="1"),
+    "no arrays": lambda header: header["sections"]["inverse"]["arrays"].clear(),
+    "array": lambda header: header["sections"]["inverse"].update(arrays=[]),
+    "no parameters": lambda header: header["sections"]["inverse"].pop("parameters"),
+    "required": lambda header: header["sections"]["inverse"].update(required="yes"),
+    "a list": lambda header: header.update(sections=[]),
+    "a name": lambda header: header["sections"].update({"../x": header["sections"]["inverse"]}),
+    "a file elsewhere": lambda header: header["sections"]["inverse"]["arrays"]["together"].update(
+        file="../together.00000000.npy"
+    ),
+    "a core file": lambda header: header["sections"]["inverse"]["arrays"]["together"].update(
+        file=header["arrays"]["degrees"]["file"]
+    ),
+    "version 2": lambda header: header.update(version=2),
+}
+
+
+@pytest.mark.parametrize("edit", SECTION_EDITS)
+def test_a_section_that_does_not_fit_is_an_index_file_error(tmp_path, edit):
+    vectors = clustered_vectors(np.random.default_rng(83), n=60, d=4, clusters=2)
+    hg.build_index(vectors, neighbors=8, rank=9, backend="numpy").save(tmp_path / "index")
+    edited_header(tmp_path / "index", SECTION_EDITS[edit])
+    for verify in (True, False):
+        with pytest.raises(hg.IndexFileError, match=r"header\.json|section_inverse_together"):
+            hg.load_index(tmp_path / "index", verify=verify, backend="numpy")
+
+
+def test_an_inverse_of_another_shape_or_with_nan_is_refused(tmp_path):
+    vectors = clustered_vectors(np.random.default_rng(83), n=60, d=4, clusters=2)
+    index = hg.build_index(vectors, neighbors=8, rank=9, backend="numpy")
+    for change in (lambda a: a[:-1, :-1], lambda a: a.astype(np.float64), lambda a: a * np.nan):
+        folder = tmp_path / "index"
+        shutil.rmtree(folder, ignore_errors=True)
+        index.save(folder)
+        (path,) = folder.glob("section_inverse_together.*.npy")
+        array = np.ascontiguousarray(change(np.load(path)))
+        path.unlink()
+        entry = storage.write_array(path, array)
+        edited_header(
+            folder,
+            lambda header, e=entry: header["sections"]["inverse"]["arrays"]["together"].update(e),
+        )
+        with pytest.raises(hg.IndexFileError, match="section_inverse_together"):
+            hg.load_index(folder, backend="numpy")
+
+
+def test_where_an_index_goes_its_inverse_goes_too(grouped, backend):
+    index, _ = grouped
+    other = hg.DiffusionIndex(unpacked(packed(index.state), backend))
+    assert other.state.basis.kept_inverse(index.alpha) is not None

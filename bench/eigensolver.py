@@ -34,7 +34,7 @@ def main(
     index = hg.build_index_from_neighbors(
         lists.ids, np.maximum(lists.similarities, 0), basis="none", keep_neighbors=False
     )
-    graph = index.layout.graph
+    graph = index.state.graph
     start = time.perf_counter()
     spectrum = hg.leading_eigenpairs(graph, rank=rank, tolerance=tolerance)
     block = time.perf_counter() - start

@@ -23,7 +23,7 @@ from scipy.sparse.linalg import cg
 
 import hybrid_gpu as hg
 from hybrid_gpu import reference
-from hybrid_gpu.index.build import index_of_graph
+from hybrid_gpu.index.build import BasisChoice, Settings, state_from_graph
 
 TOP = 100
 CORES = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
@@ -321,10 +321,10 @@ def ours(
     batch: int | None = None,
 ) -> Solver:
     backend = hg.select_backend("numpy")
-    index = index_of_graph(graph, alpha=problem.alpha, gamma=problem.gamma, backend=backend)
-    index = hg.with_basis(index, basis, rank=rank)
-    if index.basis is not None:
-        index.basis.coarse_solve(index.alpha)  # made once and kept: part of the setup
+    # With the inverse of the coarse system, which is made once: part of the setup.
+    settings = Settings(problem.alpha, problem.gamma, graph.dtype)
+    choice = BasisChoice(basis, rank=rank)
+    index = hg.DiffusionIndex(state_from_graph(graph, None, None, settings, choice, backend))
     ids, similarities = problem.read("ids"), problem.read("similarities")
 
     def ranked(numbers: Numbers, k: int) -> hg.Ranking:

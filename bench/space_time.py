@@ -75,9 +75,9 @@ def main(
     rows = []
 
     def add(name: str, index: hg.DiffusionIndex, method: str, built: float) -> None:
-        size = 0 if index.basis is None else index.basis.memory
+        size = index.memory["basis"]
         if method == "shybrid":
-            size = index.sparse_eigenvectors(0.99).memory
+            size = index.state.required_eigenvectors().sparsified(0.99).memory
         for steps in STEPS:
             line = measured(index, method, steps, seen, exact)
             rows.append(
@@ -95,23 +95,19 @@ def main(
     for items in (64, 32, 16):
         start = time.perf_counter()
         index = hg.with_basis(bare, "aggregate", rank=bare.n // items)
-        index.basis.coarse_solve(bare.alpha)
         add(f"hybrid, aggregates n/{items}", index, "hybrid", time.perf_counter() - start)
     for rank in (int(one) for one in ranks.split(",")):
         start = time.perf_counter()
-        spectrum = hg.leading_eigenpairs(bare.layout.graph, rank=rank)
+        spectrum = hg.leading_eigenpairs(bare.graph, rank=rank)
         built = time.perf_counter() - start
         for precision in ("float32", "float16", "int8"):
-            basis = hg.eigen_basis(spectrum, bare.layout.graph, precision=precision)
-            index = hg.DiffusionIndex(
-                bare.layout, None, None, basis, None, bare.alpha, bare.gamma, bare.backend
-            )
+            index = hg.with_basis(bare, hg.eigen_basis(spectrum, bare.graph, precision=precision))
             add(f"hybrid, eigen {rank}, {precision}", index, "hybrid", built)
             if precision == "float32":
                 add(f"hybrid-paper {rank}", index, "hybrid-paper", built)
                 add(f"shybrid {rank}, 99 %", index, "shybrid", built)
     show("Fashion-MNIST, 70,000 items", rows)
-    settings = {"items": bare.n, "edges": bare.layout.graph.edges, "queries": queries}
+    settings = {"items": bare.n, "edges": bare.graph.edges, "queries": queries}
     print(record("space_time", settings, rows))
 
 

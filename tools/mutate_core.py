@@ -43,34 +43,51 @@ DEFAULT_SAMPLE, DEFAULT_SEED = 120, 20_261
 
 # Each module of the core, and the test modules that know it best, to be asked first.
 MODULES = {
+    "affinity": ("affinity",),
+    "aggregate_basis": ("basis", "solver", "update"),
     "aggregation": ("aggregation",),
     "basis": ("basis", "solver"),
-    "building": ("building", "index", "basis"),
-    "columns": ("precompute",),
+    "block_eigensolver": ("spectrum",),
+    "build": ("build", "diffusion_index", "basis"),
+    "chebyshev": ("filters", "solver"),
+    "columns": ("precompute", "storage"),
+    "conjugate_gradients": ("solver",),
+    "csr": ("affinity", "diffusion_index"),
+    "deflation": ("solver",),
+    "diffuse": ("solver",),
+    "diffusion_index": ("diffusion_index",),
+    "eigen_basis": ("basis", "diffusion_index", "update"),
     "evaluation": ("evaluation",),
-    "expansion": ("expansion",),
+    "factory": ("build", "diffusion_index"),
     "filters": ("filters", "solver"),
-    "generic": ("backends", "graph", "ranking"),
-    "graph": ("graph",),
-    "index": ("index",),
-    "methods": ("methods",),
+    "first_stage": ("diffusion_index", "methods"),
+    "galerkin_basis": ("basis", "solver", "diffusion_index"),
+    "generic": ("backends", "affinity", "top_items"),
+    "methods": ("methods", "diffusion_index"),
     "neighbors": ("neighbors",),
-    "numpy_backend": ("backends", "graph"),
+    "numpy_backend": ("backends", "affinity"),
     "observation": ("observation",),
+    "packing": ("storage",),
+    "paper_hybrid": ("solver",),
     "plan": ("plan",),
     "precompute": ("precompute",),
-    "ranking": ("ranking",),
-    "searching": ("index",),
-    "solver": ("solver",),
+    "protocol": ("backends",),
+    "query_expansion": ("query_expansion",),
+    "search": ("diffusion_index",),
+    "solution": ("solver",),
     "spectrum": ("spectrum",),
+    "state": ("diffusion_index", "update"),
     "storage": ("storage",),
-    "updates": ("updates",),
-    "validation": ("validation", "index", "neighbors"),
+    "top_items": ("top_items",),
+    "update": ("update",),
+    "validation": ("validation", "diffusion_index", "neighbors"),
 }
 # Whose own tests run on the strict backend too: it has the generic operations as they are.
 _ON_STRICT = {"generic"}
 # What runs on whatever survived its own tests.
-_BROADER = (*MODULES, "backends", "properties", "experiments")
+_BROADER = tuple(
+    sorted({*(name for names in MODULES.values() for name in names), "properties", "experiments"})
+)
 
 _COMPARISONS: dict[type[ast.cmpop], tuple[str, ...]] = {
     ast.Lt: ("<", "<=", ">="),

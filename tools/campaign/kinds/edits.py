@@ -52,7 +52,7 @@ class _Target:
         return dict(json.loads(self.files["header.json"]))
 
     def array(self, name: str) -> np.ndarray[Any, Any]:
-        content = self.files[self.header["arrays"][name]["file"]]
+        content = self.files[_entries(self.header)[name]["file"]]
         return np.array(np.load(io.BytesIO(content)))
 
 
@@ -92,6 +92,7 @@ def _target(flavor: str) -> _Target:
 _FLAVORS = (
     *("eigen", "int8", "sparse", "aggregate", "given", "none"),
     *("version_1_eigen", "version_1_aggregates"),
+    *("version_2_eigen", "version_2_aggregates"),
 )
 
 
@@ -148,18 +149,27 @@ def _cut_or_moved(target: _Target, rng: np.random.Generator) -> Edit:
 def _array_replaced(target: _Target, rng: np.random.Generator) -> Edit:
     """Another array, with dtype, shape, size and checksums as they should be."""
     header = target.header
-    name = str(rng.choice(sorted(header["arrays"])))
+    name = str(rng.choice(sorted(_entries(header))))
     array = _hostile(target.array(name), rng)
     stream = io.BytesIO()
     np.lib.format.write_array(stream, array, allow_pickle=False)
     content = stream.getvalue()
     if rng.random() < 0.1:  # a shape that the file has no room for
         content = content.replace(b"'shape': (", b"'shape': (99999999, ", 1)
-    return {**_sealed(header, name, array, content), header["arrays"][name]["file"]: content}
+    sealed = _sealed(header, name, array, content)
+    return {**sealed, _entries(header)[name]["file"]: content}
+
+
+def _entries(header: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    """What a header says of its files, those of sections included."""
+    entries = dict(header["arrays"])
+    for section, part in header.get("sections", {}).items():
+        entries |= {f"{section}/{name}": entry for name, entry in part["arrays"].items()}
+    return entries
 
 
 def _sealed(header: dict[str, Any], name: str, array: np.ndarray[Any, Any], content: bytes) -> Edit:
-    entry = header["arrays"][name]
+    entry = _entries(header)[name]
     entry["bytes"] = len(content)
     entry["checksum"] = f"{zlib.crc32(content[len(content) - array.nbytes :]):08x}"
     if header["version"] != 1:
@@ -170,6 +180,8 @@ def _sealed(header: dict[str, Any], name: str, array: np.ndarray[Any, Any], cont
 def _header(header: dict[str, Any]) -> bytes:
     parts = ("parameters", "arrays")
     covered = parts if header.get("version") == 1 else ("format", "version", *parts)
+    if header.get("version") == 3:
+        covered = (*covered, "sections")
     body = {part: header.get(part) for part in covered}
     sums = f"{zlib.crc32(json.dumps(body, sort_keys=True).encode()):08x}"
     return json.dumps({**header, "checksum": sums}).encode()

@@ -171,7 +171,7 @@ def _world(rng: np.random.Generator) -> tuple[_Call, ...]:
     queries = vectors[rng.integers(0, n, m)] + 0.1
     basis, dtype = str(rng.choice(["aggregate", "eigen", "none"])), _dtype(rng)
     index = hg.build_index(vectors, neighbors=4, basis=basis, dtype=dtype, backend="numpy")
-    bare = replace(index, descriptors=None)
+    bare = hg.DiffusionIndex(replace(index.state, descriptors=None))
     own = hg.nearest_neighbors(vectors, k=4, dtype="float64", backend="numpy")
     found = hg.nearest_neighbors(vectors, queries, k=q, dtype="float64", backend="numpy")
     results = {"ids": found.ids, "similarities": found.similarities}

@@ -103,7 +103,7 @@ def _cloud() -> hg.DiffusionIndex:
 
 
 def _eigenvalues() -> np.ndarray:
-    return np.asarray(leading_eigenpairs(_cloud().layout.graph, rank=12, seed=5).eigenvalues)
+    return np.asarray(leading_eigenpairs(_cloud().state.graph, rank=12, seed=5).eigenvalues)
 
 
 _known_eigenvalues = cache(_eigenvalues)

@@ -77,7 +77,7 @@ def _doors(rng: np.random.Generator) -> tuple[_Door, ...]:
     queries = vectors[rng.integers(0, n, m)] + 0.1
     basis = str(rng.choice(["aggregate", "eigen", "none"]))
     index = hg.build_index(vectors, neighbors=4, basis=basis, dtype="float64", backend="numpy")
-    bare = replace(index, descriptors=None)
+    bare = hg.DiffusionIndex(replace(index.state, descriptors=None))
     own = hg.nearest_neighbors(vectors, k=4, dtype="float64", backend="numpy")
     found = hg.nearest_neighbors(vectors, queries, k=q, dtype="float64", backend="numpy")
     lists = {"ids": own.ids, "similarities": own.similarities}

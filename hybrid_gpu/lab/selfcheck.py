@@ -160,6 +160,7 @@ def _operations(dtype: str, n: int) -> Iterator[tuple[str, Callable[[Backend], l
         "top_k of columns",
         lambda b: _fields(b.top_k(b.asarray(dense[64]).T, 100), "scores", "ids"),
     )
+    yield "place", lambda b: [b.place(b.asarray(ids[:64]), b.asarray(similarities[:64]), n)]
     yield (
         "mutual_edges",
         lambda b: _fields(

@@ -28,6 +28,7 @@ from hybrid_gpu.cli.common import (
     refuse_inside_index,
 )
 from hybrid_gpu.diffusion.basis import EigenBasis
+from hybrid_gpu.files.array_files import load_array
 from hybrid_gpu.index.build import BASES, build_index
 from hybrid_gpu.index.diffusion_index import DiffusionIndex
 from hybrid_gpu.index.plan import plan as make_plan
@@ -37,7 +38,6 @@ from hybrid_gpu.index.precompute import (
     remove_columns,
 )
 from hybrid_gpu.index.storage import check_target, load_index
-from hybrid_gpu.lab.datasets import load_array
 from hybrid_gpu.ranking.query_expansion import Expansion, augment_database
 
 _OPTIONAL_PACKAGES = ("faiss-cpu", "faiss-gpu", "cupy-cuda12x", "matplotlib")

@@ -14,7 +14,8 @@ from rich.console import Console
 
 from hybrid_gpu import evaluation
 from hybrid_gpu.cli.common import Json, make_table, print_json, print_pairs, progress_bars
-from hybrid_gpu.lab.datasets import load_array
+from hybrid_gpu.files.array_files import load_array
+from hybrid_gpu.files.ground_truth import load_ground_truth
 
 
 def evaluate(
@@ -84,8 +85,6 @@ def _by_ground_truth(
     ids: NDArray[Any], path: Path, at: list[int] | None
 ) -> dict[str, dict[str, Any]]:
     """The figures of each setup; None where no query has a positive."""
-    from hybrid_gpu.lab.datasets import load_ground_truth
-
     queries = load_ground_truth(path).queries
     found = evaluation.revisited_protocol(ids, queries, at or (1, 5, 10))
     setups = {}

@@ -23,10 +23,13 @@ from hybrid_gpu.cli.common import (
 )
 from hybrid_gpu.cli.pictures import draw_results
 from hybrid_gpu.lab import datasets, plots
-from hybrid_gpu.lab.datasets import Benchmark
-from hybrid_gpu.lab.experiments import Run, Settings, base_index, run_experiments
+from hybrid_gpu.lab.benchmark import Benchmark
+from hybrid_gpu.lab.experiments import Run, base_index, run_experiments
 from hybrid_gpu.lab.figures import introduction_of, sections_of
-from hybrid_gpu.lab.report import Section, cell_text, write_report
+from hybrid_gpu.lab.report import write_report
+from hybrid_gpu.lab.report_sections import Section
+from hybrid_gpu.lab.trials import Settings
+from hybrid_gpu.lab.wording import cell_text
 from hybrid_gpu.validation import check_count
 
 _DEFAULT = Settings()

@@ -8,7 +8,7 @@ import numpy as np
 
 from hybrid_gpu.index.diffusion_index import DiffusionIndex
 from hybrid_gpu.lab import plots
-from hybrid_gpu.lab.datasets import Benchmark
+from hybrid_gpu.lab.benchmark import Benchmark
 
 _QUERIES, _RESULTS = 4, 12
 

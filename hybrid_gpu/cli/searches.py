@@ -21,8 +21,8 @@ from hybrid_gpu.cli.common import (
     progress_bars,
     replacing,
 )
+from hybrid_gpu.files.array_files import load_array
 from hybrid_gpu.index.diffusion_index import DiffusionIndex
-from hybrid_gpu.lab.datasets import load_array
 from hybrid_gpu.ranking.methods import METHODS
 from hybrid_gpu.ranking.query_expansion import Expansion
 from hybrid_gpu.ranking.top_items import Ranking

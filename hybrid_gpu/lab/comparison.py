@@ -13,7 +13,7 @@ from hybrid_gpu.backends.protocol import HostArray
 from hybrid_gpu.diffusion.basis import EigenBasis
 from hybrid_gpu.index.build import build_index, with_basis
 from hybrid_gpu.index.diffusion_index import DiffusionIndex
-from hybrid_gpu.lab.datasets import Benchmark
+from hybrid_gpu.lab.benchmark import Benchmark
 from hybrid_gpu.progress import Progress
 from hybrid_gpu.ranking.methods import METHODS
 from hybrid_gpu.ranking.top_items import Report

@@ -14,17 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hybrid_gpu.files.writing import replace_files
-from hybrid_gpu.lab.charts import (
-    FAINT,
-    INSTALL,
-    Contours,
-    Panel,
-    Series,
-    chart,
-    encoded,
-    figures_of_ours,
-    write_at,
-)
+from hybrid_gpu.lab.canvas import FAINT, INSTALL, encoded, figures_of_ours, write_at
+from hybrid_gpu.lab.chart_panels import Contours, Panel, Series
+from hybrid_gpu.lab.charts import chart
 from hybrid_gpu.validation import check_count
 
 __all__ = ["INSTALL", "Contours", "Panel", "Series", "chart", "ranking_grid"]

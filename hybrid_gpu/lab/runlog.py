@@ -17,8 +17,8 @@ import numpy as np
 from hybrid_gpu.backends.protocol import HostArray
 from hybrid_gpu.files.writing import put_in_place, write_synced
 from hybrid_gpu.index.storage import remove_index
+from hybrid_gpu.lab.benchmark import Benchmark
 from hybrid_gpu.lab.comparison import Measurement, Trial
-from hybrid_gpu.lab.datasets import Benchmark
 
 _HEADER, _LINES, WORK = "run.json", "measurements.jsonl", "work"
 # What makes two runs the same run.

@@ -1,0 +1,211 @@
+"""Benchmarks from the files of users: a folder of arrays, or revisited Oxford and Paris."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hybrid_gpu.files.array_files import array_names, load_array
+from hybrid_gpu.files.ground_truth import load_ground_truth
+from hybrid_gpu.lab.benchmark import Benchmark, with_distractors
+
+_ARRAY_ENDINGS = (".npy", ".npz", ".mat")
+_TRUTH_ENDINGS = (".json", ".pkl", ".mat")
+
+
+def load_folder(folder: str | os.PathLike[str]) -> Benchmark:
+    """A benchmark from a folder of array files.
+
+    Parameters
+    ----------
+    folder
+        With these files; arrays are ``.npy``, ``.npz`` or ``.mat``, one item per row (per column
+        if only that fits the number of labels or of pictures):
+
+        - ``descriptors``, of shape (n, d), and ``queries``, of shape (m, d);
+        - ``labels`` and ``query_labels``, of length n and m; or else a ground truth that
+          ``load_ground_truth`` reads, called ``ground_truth`` or ``gnd_...`` and ending in
+          ``.json``, ``.pkl`` or ``.mat``;
+        - ``distractors``, of shape (k, d), if there are any.
+
+    Raises
+    ------
+    ValueError
+        If a part is missing, or there twice; says what was found and what was expected.
+    """
+    files = benchmark_files(folder)
+    truth = files.pop("ground_truth", None)
+    given = {part: load_array(path, name=part) for part, path in files.items()}
+    if truth is not None:
+        answers = load_ground_truth(truth)
+        n, m = len(answers.images), len(answers.query_images)
+        known: dict[str, Any] = {"ground_truth": answers.queries}
+    else:
+        known = {part: _as_vector(given[part], files[part]) for part in ("labels", "query_labels")}
+        n, m = len(known["labels"]), len(known["query_labels"])
+    items = by_rows(given["descriptors"], files["descriptors"], items=n, square=True)
+    d = items.shape[1]
+    queries = by_rows(given["queries"], files["queries"], items=m, dimensions=d, square=True)
+    name = Path(folder).resolve().name
+    benchmark = Benchmark(name, _as_float32(items), _as_float32(queries), **known)
+    if "distractors" not in given:
+        return benchmark
+    added = by_rows(given["distractors"], files["distractors"], dimensions=d, square=True)
+    return with_distractors(benchmark, added)
+
+
+def revisited(
+    descriptors: str | os.PathLike[str],
+    ground_truth: str | os.PathLike[str],
+    *,
+    queries: str | os.PathLike[str] | None = None,
+    distractors: str | os.PathLike[str] | NDArray[Any] | None = None,
+    name: str | None = None,
+) -> Benchmark:
+    """Revisited Oxford or Paris (Radenović et al., CVPR 2018), from the user's own download.
+
+    Parameters
+    ----------
+    descriptors
+        Array file of the database. The published ``.mat`` files hold the database as ``X`` and the
+        queries as ``Q``, one picture per *column*.
+    ground_truth
+        ``gnd_roxford5k.pkl``, ``gnd_rparis6k.pkl``, or what else ``load_ground_truth`` reads.
+    queries
+        Array file of the queries; None if they are ``Q`` in the file of the descriptors.
+    distractors
+        Descriptors of pictures that are right for no query (the million of ``revisitop1m``): an
+        array, or its file. They are copied, 8 GB for a million of 2,048 dimensions.
+    name
+        None: that of the ground truth, ``roxford5k`` for ``gnd_roxford5k.pkl``.
+
+    Returns
+    -------
+    Benchmark
+        With one item per row, in whichever orientation the files have them: the numbers of pictures
+        and of queries in the ground truth tell.
+
+    Raises
+    ------
+    ValueError
+        If a file cannot be read, or an array fits the ground truth in no way or in both.
+    """
+    answers = load_ground_truth(ground_truth)
+    if queries is None and "Q" not in array_names(descriptors):
+        raise ValueError(
+            f"{descriptors}: no array 'Q' of queries in it; got "
+            f"{', '.join(array_names(descriptors)) or 'one array'}. Pass the file of the queries "
+            "as queries=."
+        )
+    n, m = len(answers.images), len(answers.query_images)
+    items = by_rows(load_array(descriptors, name="X"), descriptors, items=n)
+    d = items.shape[1]
+    place = descriptors if queries is None else queries
+    wanted = by_rows(load_array(place, name="Q"), place, items=m, dimensions=d)
+    benchmark = Benchmark(
+        name=Path(ground_truth).stem.removeprefix("gnd_") if name is None else name,
+        descriptors=_as_float32(items),
+        queries=_as_float32(wanted),
+        ground_truth=answers.queries,
+    )
+    if distractors is None:
+        return benchmark
+    if isinstance(distractors, np.ndarray):
+        added = by_rows(distractors, "distractors", dimensions=d)
+    else:
+        added = by_rows(load_array(distractors, name="X"), distractors, dimensions=d)
+    return with_distractors(benchmark, added)
+
+
+def _as_float32(array: NDArray[Any]) -> NDArray[np.float32]:
+    if array.dtype.kind not in "iuf":
+        raise ValueError(f"descriptors must be numbers; got {array.dtype}.")
+    return np.ascontiguousarray(array, dtype=np.float32)
+
+
+def _as_vector(array: NDArray[Any], place: Path) -> NDArray[Any]:
+    # MATLAB has no vectors, only matrices of one row or column.
+    if array.size != max(array.shape, default=0):
+        raise ValueError(f"{place}: shape {array.shape}; expected one label for each item.")
+    return array.reshape(-1)
+
+
+def benchmark_files(folder: str | os.PathLike[str]) -> dict[str, Path]:
+    """The files of a benchmark by their parts, as ``datasets.load_folder`` describes them.
+
+    Every part that a benchmark needs is there; the ground truth is called ``"ground_truth"``.
+    """
+    place = Path(folder)
+    if not place.is_dir():
+        raise ValueError(f"{place}: {'not a folder' if place.exists() else 'no such folder'}.")
+    names = sorted(path.name for path in place.iterdir() if path.is_file())
+    candidates = {
+        part: [name for name in names if name in {f"{part}{end}" for end in _ARRAY_ENDINGS}]
+        for part in ("descriptors", "queries", "labels", "query_labels", "distractors")
+    }
+    candidates["ground_truth"] = [
+        name
+        for name in names
+        if name.startswith(("ground_truth.", "gnd_")) and name.endswith(_TRUTH_ENDINGS)
+    ]
+    for part, files in candidates.items():
+        if len(files) > 1:
+            raise ValueError(f"{place}: has {part} {len(files)} times ({', '.join(files)}).")
+    found = {part: place / files[0] for part, files in candidates.items() if files}
+    _check_parts(place, found, names)
+    return found
+
+
+def by_rows(
+    array: NDArray[Any],
+    place: str | os.PathLike[str],
+    *,
+    items: int | None = None,
+    dimensions: int | None = None,
+    square: bool = False,
+) -> NDArray[Any]:
+    """The array with items as rows, found out by the sizes that are known.
+
+    ``square`` says that a square array has its items as rows; otherwise it is refused.
+    """
+
+    def fits(shape: tuple[int, ...]) -> bool:
+        return items in (None, shape[0]) and dimensions in (None, shape[1])
+
+    rows, columns = (array.ndim == 2 and fits(shape) for shape in (array.shape, array.shape[::-1]))
+    if rows and (square or not columns):
+        return array
+    if columns and not rows:
+        return array.T
+    expected = f"({items or 'items'}, {dimensions or 'dimensions'})"
+    reason = "both ways round fit, so items may be rows or columns. Make a Benchmark of arrays."
+    if not rows:
+        reason = f"expected {expected} or the transpose. Do the files belong together?"
+    raise ValueError(f"{place}: shape {array.shape}; {reason}")
+
+
+def _check_parts(folder: Path, found: Mapping[str, Path], names: list[str]) -> None:
+    labels = {"labels", "query_labels"}
+    missing = sorted({"descriptors", "queries"} - found.keys())
+    if "ground_truth" not in found:
+        missing += sorted(labels - found.keys()) if labels & found.keys() else []
+        missing += [] if labels & found.keys() else ["labels and query_labels, or a ground truth"]
+    elif labels & found.keys():
+        raise ValueError(f"{folder}: has labels and a ground truth; expected one of the two.")
+    if not missing:
+        return
+    advice = ""
+    if "queries" in missing and "labels" in found:
+        advice = " Give queries, or take some of the items as queries with split_queries."
+    elif "ground_truth" in found:
+        advice = " revisited() reads the published files of revisited Oxford and Paris."
+    raise ValueError(
+        f"{folder}: missing {', '.join(missing)}; found {', '.join(names[:20]) or 'nothing'}. "
+        "Expected descriptors, queries, and either labels and query_labels or a ground truth "
+        f"(ground_truth.json, gnd_*.pkl, gnd_*.mat); arrays as .npy, .npz or .mat.{advice}"
+    )

@@ -1,10 +1,9 @@
-"""What the commands share: faults, options, tables, progress, and files replaced as a whole."""
+"""What the commands share: faults, options, tables and progress."""
 
 from __future__ import annotations
 
 import json
 import os
-import secrets
 import stat
 import sys
 from collections.abc import Iterator, Mapping
@@ -149,18 +148,6 @@ def print_pairs(pairs: Mapping[str, str]) -> None:
 def print_json(**values: Any) -> None:
     """Print one JSON object."""
     typer.echo(json.dumps(values))
-
-
-@contextmanager
-def replacing(path: Path) -> Iterator[Path]:
-    """A temporary name to write to, that takes the place of ``path`` when all went well."""
-    # Not longer than need be: the name of the file may be as long as names can be.
-    temporary = path.with_name(f".{secrets.token_hex(4)}{path.suffix}")
-    try:
-        yield temporary
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
 
 
 @contextmanager

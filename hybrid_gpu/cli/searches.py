@@ -19,9 +19,9 @@ from hybrid_gpu.cli.common import (
     open_index,
     print_json,
     progress_bars,
-    replacing,
 )
 from hybrid_gpu.files.array_files import load_array
+from hybrid_gpu.files.writing import replacing
 from hybrid_gpu.index.diffusion_index import DiffusionIndex
 from hybrid_gpu.ranking.methods import METHODS
 from hybrid_gpu.ranking.query_expansion import Expansion
@@ -167,7 +167,7 @@ def _accuracy(told: str | None) -> str | float | None:
 def _deliver(ranking: Ranking, output: Path | None, as_json: bool) -> None:
     """Write a ranking to its file, or show it."""
     if output is not None:
-        with replacing(output) as temporary, open(temporary, "wb") as file:
+        with replacing(output) as file:
             np.savez(file, ids=ranking.ids, scores=ranking.scores)
     m, k = ranking.ids.shape
     if as_json:

@@ -17,6 +17,7 @@ import numpy as np
 
 from hybrid_gpu.backends import Backend, select_backend
 from hybrid_gpu.backends.protocol import HostArray
+from hybrid_gpu.files.writing import replacing
 from hybrid_gpu.graph.affinity import largest_component
 from hybrid_gpu.graph.neighbors import check_knn, unit_rows
 from hybrid_gpu.index.build import (
@@ -314,9 +315,8 @@ def _exact(
         backend=device,
     )
     measured, best = solve_exactly(precise, benchmark)
-    temporary = work / "exact.tmp.npy"
-    np.save(temporary, best, allow_pickle=False)
-    os.replace(temporary, path)
+    with replacing(path) as file:
+        np.save(file, best, allow_pickle=False)
     log.put_exact(measured)
     if progress:
         progress("exact solution", 1, 1)

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from hybrid_gpu.backends.protocol import HostArray
-from hybrid_gpu.files.writing import put_in_place, write_synced
+from hybrid_gpu.files.writing import replacing, sync_file
 from hybrid_gpu.index.storage import remove_index
 from hybrid_gpu.lab.benchmark import Benchmark
 from hybrid_gpu.lab.comparison import Measurement, Trial
@@ -72,10 +72,9 @@ class RunLog:
 
     def _append(self, kind: str, measured: Measurement) -> None:
         line = json.dumps({"kind": kind, "measurement": asdict(measured)})
-        with open(self._path, "a", encoding="utf-8") as file:
-            file.write(line + "\n")
-            file.flush()
-            os.fsync(file.fileno())
+        with open(self._path, "ab") as file:
+            file.write(f"{line}\n".encode())
+            sync_file(file)
 
 
 def _begin(folder: Path, header: Mapping[str, Any]) -> None:
@@ -87,9 +86,8 @@ def _begin(folder: Path, header: Mapping[str, Any]) -> None:
 
 
 def _put_header(folder: Path, header: Mapping[str, Any]) -> None:
-    temporary = folder / f"{_HEADER}.tmp"
-    write_synced(temporary, json.dumps(header, indent=1).encode())
-    put_in_place(temporary, folder / _HEADER)
+    with replacing(folder / _HEADER, sync=True) as file:
+        file.write(json.dumps(header, indent=1).encode())
 
 
 def _whole_lines(path: Path) -> Iterator[dict[str, Any]]:

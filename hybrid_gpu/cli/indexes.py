@@ -40,7 +40,7 @@ from hybrid_gpu.index.precompute import (
 from hybrid_gpu.index.storage import check_target, load_index
 from hybrid_gpu.ranking.query_expansion import Expansion, augment_database
 
-_OPTIONAL_PACKAGES = ("faiss-cpu", "faiss-gpu", "cupy-cuda12x", "matplotlib")
+_OPTIONAL_PACKAGES = ("faiss-cpu", "faiss-gpu", "cupy-cuda12x", "matplotlib", "jinja2")
 
 
 def build(

@@ -27,6 +27,7 @@ from hybrid_gpu.lab.benchmark import Benchmark
 from hybrid_gpu.lab.experiments import Run, base_index, run_experiments
 from hybrid_gpu.lab.figures import introduction_of, sections_of
 from hybrid_gpu.lab.report import write_report
+from hybrid_gpu.lab.report_pages import load_templates
 from hybrid_gpu.lab.report_sections import Section
 from hybrid_gpu.lab.trials import Settings
 from hybrid_gpu.lab.wording import cell_text
@@ -92,6 +93,7 @@ def paper(
     _check_output(output)
     if not no_plots and importlib.util.find_spec("matplotlib") is None:
         raise ImportError(f"pictures need matplotlib: {plots.INSTALL}, or pass --no-plots.")
+    load_templates()
     if (descriptors is None) != (ground_truth is None):
         raise ValueError("--descriptors and --ground-truth go together.")
     if descriptors is not None and ground_truth is not None:

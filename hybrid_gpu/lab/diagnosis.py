@@ -37,6 +37,7 @@ def diagnose() -> tuple[Finding, ...]:
         _optional("nvtx", "ranges for Nsight Systems", "pip install nvtx"),
         _faiss_finding(),
         _optional("matplotlib", "pictures", "pip install 'hybrid-gpu[plots]'"),
+        _optional("jinja2", "reports", "pip install 'hybrid-gpu[plots]'"),
         _choice(),
     )
 

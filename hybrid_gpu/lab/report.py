@@ -1,7 +1,8 @@
 """Reports: measurements become tables, pictures, and one page that shows them.
 
-Everything is made in memory first and then put in place whole. The same measurements give the same
-bytes: no clock is read here, so what should be known of a run goes into ``facts``.
+Everything is made in memory first, and then all files are put in place. The same measurements give
+the same bytes: no clock is read here. Facts about a run, such as its date, are passed in as
+``facts``.
 """
 
 from __future__ import annotations
@@ -19,20 +20,21 @@ import numpy as np
 
 from hybrid_gpu.files.writing import replace_files
 from hybrid_gpu.lab.charts import drawn
-from hybrid_gpu.lab.report_pages import html_page, markdown_page
+from hybrid_gpu.lab.report_pages import render_pages
 from hybrid_gpu.lab.report_sections import Section, check_sections
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class ReportFiles:
     """The files of a report.
 
     Attributes
     ----------
     markdown, html : Path
-        The same report twice: for GitHub, beside its pictures, and as one page of its own.
+        The same report twice: Markdown for GitHub, which needs the pictures beside it, and a web
+        page with everything in it.
     tables, pictures : tuple of Path
-        CSV files, and PNG and SVG files.
+        The CSV files; the PNG and SVG files.
     """
 
     markdown: Path
@@ -41,9 +43,8 @@ class Report:
     pictures: tuple[Path, ...]
 
     def __repr__(self) -> str:
-        return (
-            f"Report({str(self.html)!r}, {len(self.tables)} tables, {len(self.pictures)} pictures)"
-        )
+        counts = f"{len(self.tables)} tables, {len(self.pictures)} pictures"
+        return f"ReportFiles({str(self.html)!r}, {counts})"
 
 
 def write_report(
@@ -54,11 +55,11 @@ def write_report(
     sections: Sequence[Section],
     facts: Mapping[str, str],
     draw: bool = True,
-) -> Report:
+) -> ReportFiles:
     """Write tables, pictures, ``report.md`` and ``report.html`` into a folder.
 
-    Each section with rows gets ``NAME.csv`` with all digits, each one with panels ``NAME.png`` and
-    ``NAME.svg``. Files of the same names are replaced, all of them or none.
+    A section with rows gets ``NAME.csv`` with all digits; a section with panels gets ``NAME.png``
+    and ``NAME.svg``. Files of the same names are replaced. If a file cannot be made, none is.
 
     Parameters
     ----------
@@ -70,12 +71,13 @@ def write_report(
     facts : mapping of str to str
         What the figures depend on: machine, versions, date, commit, settings.
     draw
-        False leaves out the pictures, and needs no matplotlib.
+        False leaves out the pictures; matplotlib is not needed then.
 
     Raises
     ------
     ImportError
-        If there are pictures to draw and matplotlib is not installed; nothing is written then.
+        If Jinja2 is not installed, or if there are pictures to draw and matplotlib is not. Nothing
+        is written then.
     ValueError
         If the folder does not exist, or a section's name or rows are not as described.
     """
@@ -83,28 +85,33 @@ def write_report(
     if not place.is_dir():
         raise ValueError(f"folder must be an existing folder; got {str(place)!r}. Create it first.")
     check_sections(sections)
-    tables = {part.name: _csv(part.rows) for part in sections if part.rows}
     pictures = {
-        part.name: drawn(part.panels, columns=part.columns)
-        for part in sections
-        if draw and part.panels
+        section.name: drawn(section.panels, columns=section.columns)
+        for section in sections
+        if draw and section.panels
     }
-    words = {"title": title, "introduction": introduction}
-    pages = {
-        "report.md": markdown_page(sections, facts, frozenset(pictures), **words),
-        "report.html": html_page(sections, facts, pictures, **words),
+    pages = render_pages(
+        title=title,
+        introduction=introduction,
+        sections=sections,
+        pictures={name: files["svg"] for name, files in pictures.items()},
+        facts=facts,
+    )
+    table_files = {
+        place / f"{section.name}.csv": _csv(section.rows).encode()
+        for section in sections
+        if section.rows
     }
-    csv_files = {place / f"{name}.csv": content.encode() for name, content in tables.items()}
     picture_files = {
         place / f"{name}.{ending}": content
         for name, files in pictures.items()
         for ending, content in files.items()
     }
-    page_files = {place / name: page.encode() for name, page in pages.items()}
+    markdown, html = place / "report.md", place / "report.html"
+    page_files = {markdown: pages.markdown.encode(), html: pages.html.encode()}
     # The pages last: what they link to is there before them.
-    replace_files(csv_files | picture_files | page_files)
-    markdown, page = page_files
-    return Report(markdown, page, tables=tuple(csv_files), pictures=tuple(picture_files))
+    replace_files(table_files | picture_files | page_files)
+    return ReportFiles(markdown, html, tables=tuple(table_files), pictures=tuple(picture_files))
 
 
 def _csv(rows: Sequence[Mapping[str, Any]]) -> str:
@@ -124,9 +131,3 @@ def _exact(value: Any) -> str:
         return str(value)
     # NumPy's scalars print their type, too.
     return repr(int(value) if isinstance(value, numbers.Integral) else float(value))
-
-
-# ---- Markdown, as GitHub reads it.
-
-
-# ---- One HTML page with everything in it.

@@ -787,6 +787,9 @@ def test_paper_refuses_before_any_work(own_data, tmp_path, monkeypatch):
     assert_refused(run("paper", "digits", "--seed", -1), "seed must be at least 0; got -1")
     monkeypatch.setattr(paper.importlib.util, "find_spec", lambda name: None)
     assert_refused(run("paper", "digits"), "--no-plots")
+    monkeypatch.setitem(sys.modules, "jinja2", None)
+    refused = run("paper", "digits", "--no-plots")
+    assert_refused(refused, "reports need Jinja2: pip install 'hybrid-gpu[plots]'")
     assert [one.name for one in tmp_path.iterdir()] == ["own"]
 
 

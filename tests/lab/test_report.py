@@ -252,6 +252,15 @@ def test_missing_matplotlib_is_told_before_anything_is_written(tmp_path, monkeyp
     assert not list(tmp_path.iterdir())
 
 
+def test_missing_jinja_is_told_before_anything_is_written(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "jinja2", None)
+    with pytest.raises(
+        ImportError, match=r"reports need Jinja2: pip install 'hybrid-gpu\[plots\]'"
+    ):
+        _write(tmp_path, _section())
+    assert not list(tmp_path.iterdir())
+
+
 def test_failed_drawing_leaves_the_old_report(tmp_path, monkeypatch):
     import matplotlib.figure
 

@@ -110,7 +110,7 @@ def test_help_lists_every_command_from_the_first_look_to_the_last_resort():
 def test_library_imports_nothing_of_the_command_line():
     code = (
         "import sys, hybrid_gpu;"
-        "print([name for name in ('typer', 'rich', 'matplotlib') if name in sys.modules])"
+        "print([name for name in ('typer', 'rich', 'matplotlib', 'jinja2') if name in sys.modules])"
     )
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert ran.stdout == "[]\n"

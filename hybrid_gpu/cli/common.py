@@ -80,8 +80,8 @@ app = typer.Typer(
 )
 
 
-def _show_version(asked: bool) -> None:
-    if asked:
+def _show_version(requested: bool) -> None:
+    if requested:
         typer.echo(f"hybrid-gpu {hybrid_gpu.__version__}")
         raise typer.Exit
 
@@ -123,9 +123,9 @@ def check_writable(path: Path | None) -> Path | None:
 def open_index(path: Path, backend: str, progress: Progress) -> DiffusionIndex:
     """The index of a folder, with its own stage of progress."""
     progress("opening", 0, 1)
-    opened = load_index(path, backend=backend)
+    index = load_index(path, backend=backend)
     progress("opening", 1, 1)
-    return opened
+    return index
 
 
 def make_table(*headings: str) -> Table:
@@ -163,7 +163,7 @@ def progress_bars() -> Iterator[Progress]:
             if stage not in tasks:
                 tasks[stage] = bars.add_task(stage, total=None)
             # A stage of one step says nothing until it ends: without a total, its bar pulses.
-            known = total if total > 1 or done == total else None
-            bars.update(tasks[stage], completed=done, total=known)
+            bar_total = total if total > 1 or done == total else None
+            bars.update(tasks[stage], completed=done, total=bar_total)
 
         yield show

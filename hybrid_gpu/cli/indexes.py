@@ -48,6 +48,7 @@ def build(
         Path, typer.Argument(metavar="DESCRIPTORS", help="Array of shape (n, d), .npy or .npz.")
     ],
     index: IndexFolder,
+    *,
     neighbors: Annotated[int, typer.Option(help="Nearest neighbors of each item.")] = 50,
     gamma: Annotated[float, typer.Option(help="Exponent of the similarities.")] = 3.0,
     alpha: Annotated[float, typer.Option(help="Restart parameter, in [0, 1).")] = 0.99,
@@ -105,6 +106,7 @@ def build(
 
 def precompute(
     index: IndexFolder,
+    *,
     keep: Annotated[int, typer.Option(help="Entries to store for each item.")] = 1000,
     rtol: Annotated[float, typer.Option(help="Relative residual of each column.")] = 1e-3,
     batch: Width = None,
@@ -142,6 +144,7 @@ def precompute(
 
 def plan(
     index: IndexFolder,
+    *,
     target: Annotated[float, typer.Option(help="Agreement with the exact ranking.")] = 0.99,
     k: Annotated[int, typer.Option("--k", "-k", help="Results that are compared.")] = 100,
     queries: Annotated[int, typer.Option(help="Items that serve as queries.")] = 64,
@@ -154,7 +157,7 @@ def plan(
     """Measure which basis, rank and number of steps reach a target at the least cost."""
     with progress_bars() as progress:
         opened = open_index(index, backend, progress)
-        made = make_plan(
+        proposal = make_plan(
             opened,
             target=target,
             k=min(k, opened.n),
@@ -163,10 +166,14 @@ def plan(
             progress=progress,
         )
     if as_json:
-        best = None if made.best is None else asdict(made.best)
-        print_json(target=target, best=best, candidates=[asdict(one) for one in made.candidates])
+        best = None if proposal.best is None else asdict(proposal.best)
+        print_json(
+            target=target,
+            best=best,
+            candidates=[asdict(candidate) for candidate in proposal.candidates],
+        )
         return
-    typer.echo(repr(made))
+    typer.echo(repr(proposal))
 
 
 def info(

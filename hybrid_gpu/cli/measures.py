@@ -22,6 +22,7 @@ def evaluate(
     ranking: Annotated[
         Path, typer.Argument(metavar="RANKING", help="Output of search, or ids as .npy.")
     ],
+    *,
     labels: Annotated[Path | None, typer.Option(help="Class of every item.")] = None,
     query_labels: Annotated[Path | None, typer.Option(help="Class of every query.")] = None,
     relevant: Annotated[
@@ -41,7 +42,7 @@ def evaluate(
     """Measure a ranking by labels, relevant items, a ground truth, or an exact ranking."""
     if (labels is None) != (query_labels is None):
         raise ValueError("--labels and --query-labels go together.")
-    if sum(one is not None for one in (labels, relevant, ground_truth)) > 1:
+    if sum(path is not None for path in (labels, relevant, ground_truth)) > 1:
         raise ValueError("give one of --labels, --relevant and --ground-truth.")
     if labels is None and relevant is None and ground_truth is None and exact is None:
         raise ValueError("nothing to compare with: give --labels and --query-labels, "
@@ -76,8 +77,8 @@ def _by_labels(
 ) -> dict[str, float]:
     figures = {"mAP": evaluation.mean_average_precision(ids, labels, query_labels)}
     for depth in at or ():
-        found = evaluation.precision(ids, labels, query_labels, at=depth)
-        figures[f"precision@{depth}"] = found
+        precision = evaluation.precision(ids, labels, query_labels, at=depth)
+        figures[f"precision@{depth}"] = precision
     return figures | _recalls(ids, _items_of_classes(labels, query_labels), at)
 
 
@@ -86,23 +87,24 @@ def _by_ground_truth(
 ) -> dict[str, dict[str, Any]]:
     """The figures of each setup; None where no query has a positive."""
     queries = load_ground_truth(path).queries
-    found = evaluation.revisited_protocol(ids, queries, at or (1, 5, 10))
+    scores = evaluation.revisited_protocol(ids, queries, at or (1, 5, 10))
     setups = {}
     for name in ("easy", "medium", "hard"):
-        score = getattr(found, name)
+        score = getattr(scores, name)
         values = {"mAP": score.mean_average_precision}
         values |= {f"mP@{depth}": value for depth, value in score.precision_at.items()}
         # JSON has no NaN.
-        known = {key: value if score.queries else None for key, value in values.items()}
-        setups[name] = known | {"queries": score.queries}
+        cells = {key: value if score.queries else None for key, value in values.items()}
+        setups[name] = cells | {"queries": score.queries}
     return setups
 
 
 def _print_setups(setups: dict[str, dict[str, Any]]) -> None:
     table = make_table("", *(name.capitalize() for name in setups))
     for key in setups["easy"]:
-        values = [one[key] for one in setups.values()]
-        table.add_row(key, *(str(one) if key == "queries" else _percent(one) for one in values))
+        values = [figures[key] for figures in setups.values()]
+        shown = [str(value) if key == "queries" else _percent(value) for value in values]
+        table.add_row(key, *shown)
     Console().print(table)
 
 

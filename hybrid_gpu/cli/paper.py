@@ -47,6 +47,7 @@ def paper(
             help=f"{', '.join(_NAMES)}, or a folder of descriptors, queries and labels.",
         ),
     ] = "fashion-mnist",
+    *,
     output: Annotated[
         Path, typer.Option("--output", "-o", help="Folder for measurements and report.")
     ] = Path("hybrid-gpu-paper"),
@@ -182,18 +183,18 @@ def _smaller(benchmark: Benchmark, items: int, seed: int) -> Benchmark:
     """A benchmark with fewer items: of a ground truth, only distractors can be left out."""
     if benchmark.n <= items:
         return benchmark
-    known = benchmark.n - benchmark.distractors
-    if benchmark.ground_truth is not None or known <= items:
-        kept = np.arange(max(known, items))
-        left = max(0, items - known)
+    own_items = benchmark.n - benchmark.distractors
+    if benchmark.ground_truth is not None or own_items <= items:
+        kept = np.arange(max(own_items, items))
+        distractors = max(0, items - own_items)
     else:
-        kept = np.sort(np.random.default_rng(seed).permutation(known)[:items])
-        left = 0
+        kept = np.sort(np.random.default_rng(seed).permutation(own_items)[:items])
+        distractors = 0
     return replace(
         benchmark,
         descriptors=benchmark.descriptors[kept],
         labels=None if benchmark.labels is None else benchmark.labels[kept],
-        distractors=left,
+        distractors=distractors,
     )
 
 
@@ -214,14 +215,14 @@ def _facts(run: Run) -> dict[str, str]:
 
 def _print_methods(run: Run, methods: Section) -> None:
     """The last table of the report, as much of it as a terminal holds."""
-    known = run.benchmark
-    typer.echo(f"{known['name']}: {known['items']:,} items, {known['queries']:,} queries.")
+    facts = run.benchmark
+    typer.echo(f"{facts['name']}: {facts['items']:,} items, {facts['queries']:,} queries.")
     scores = [
         name for name in ("mAP", "P@100", "mAP medium", "mAP hard") if name in methods.rows[0]
     ]
-    shown = {name: name.removeprefix("mAP ") for name in scores}
-    shown |= {"agreement@100": "agreement", "ms per query": "ms", "MB": "MB"}
-    table = make_table("method", *shown.values())
+    headings = {name: name.removeprefix("mAP ") for name in scores}
+    headings |= {"agreement@100": "agreement", "ms per query": "ms", "MB": "MB"}
+    table = make_table("method", *headings.values())
     for row in methods.rows:
-        table.add_row(row["method"], *(cell_text(row[name]) for name in shown))
+        table.add_row(row["method"], *(cell_text(row[name]) for name in headings))
     Console().print(table)

@@ -15,13 +15,13 @@ _QUERIES, _RESULTS = 4, 12
 
 def draw_results(index: DiffusionIndex, benchmark: Benchmark, path: Path) -> None:
     """Draw the first results by similarity and after diffusion, of pictures with classes."""
-    labels, wanted = benchmark.labels, benchmark.query_labels
+    labels, query_labels = benchmark.labels, benchmark.query_labels
     assert labels is not None
-    assert wanted is not None
+    assert query_labels is not None
     depth = min(_RESULTS, index.n)
     before = index.search(benchmark.queries, k=depth, method="nn").ids
     after = index.search(benchmark.queries, k=depth).ids
-    right = [(labels[ids] == wanted[:, None]).sum(axis=1) for ids in (before, after)]
+    right = [(labels[ids] == query_labels[:, None]).sum(axis=1) for ids in (before, after)]
     # Changed for better or for worse: the picture shall not choose what flatters.
     change = np.abs(right[1] - right[0])
     chosen = np.argsort(-change, kind="stable")[:_QUERIES]
@@ -32,7 +32,7 @@ def draw_results(index: DiffusionIndex, benchmark: Benchmark, path: Path) -> Non
         before_ids=before[chosen],
         after_ids=after[chosen],
         labels=labels,
-        query_labels=wanted[chosen],
+        query_labels=query_labels[chosen],
         path=path,
         results=depth,
         title=f"{name}: the first results of the queries that diffusion changed most",

@@ -74,6 +74,7 @@ def search(
     queries: Annotated[
         Path, typer.Argument(metavar="QUERIES", help="Array of shape (m, d), .npy or .npz.")
     ],
+    *,
     output: Output = None,
     k: Results = None,
     method: MethodName = "auto",
@@ -91,8 +92,17 @@ def search(
     vectors = load_array(queries)
     with progress_bars() as progress:
         opened = open_index(index, backend, progress)
-        settings = _settings(opened, k, method, accuracy, steps, rtol, query_neighbors, batch)
-        settings["expansion"] = Expansion(expansion_neighbors, expansion_alpha)
+        settings = _settings(
+            opened,
+            k=k,
+            method=method,
+            accuracy=accuracy,
+            steps=steps,
+            rtol=rtol,
+            query_neighbors=query_neighbors,
+            expansion=Expansion(expansion_neighbors, expansion_alpha),
+            batch=batch,
+        )
         ranking = opened.search(vectors, **settings, progress=progress)
     _deliver(ranking, output, as_json)
 
@@ -106,6 +116,7 @@ def rerank(
         Path,
         typer.Argument(metavar="SIMILARITIES", help="Their cosines, or --metric, shape (m, q)."),
     ],
+    *,
     output: Output = None,
     metric: Metric = "cosine",
     k: Results = None,
@@ -127,22 +138,34 @@ def rerank(
     lists, values = load_array(ids, name="ids"), load_array(similarities, name="scores")
     with progress_bars() as progress:
         opened = open_index(index, backend, progress)
-        settings = _settings(opened, k, method, accuracy, steps, rtol, query_neighbors, batch)
-        settings["expansion"] = Expansion(expansion_neighbors, expansion_alpha)
+        settings = _settings(
+            opened,
+            k=k,
+            method=method,
+            accuracy=accuracy,
+            steps=steps,
+            rtol=rtol,
+            query_neighbors=query_neighbors,
+            expansion=Expansion(expansion_neighbors, expansion_alpha),
+            batch=batch,
+        )
         ranking = opened.rerank(lists, values, metric=metric, **settings, progress=progress)
     _deliver(ranking, output, as_json)
 
 
 def _settings(
     index: DiffusionIndex,
+    *,
     k: int | None,
     method: str,
     accuracy: str | None,
     steps: int | None,
     rtol: float | None,
     query_neighbors: int,
+    expansion: Expansion,
     batch: int | None,
 ) -> dict[str, Any]:
+    """The options of the command line as keywords of the library's search."""
     return {
         "k": min(_DEFAULT_K, index.n) if k is None else k,
         "method": method,
@@ -150,18 +173,19 @@ def _settings(
         "steps": steps,
         "rtol": rtol,
         "query_neighbors": None if query_neighbors == 0 else query_neighbors,
+        "expansion": expansion,
         "batch": batch,
     }
 
 
-def _accuracy(told: str | None) -> str | float | None:
+def _accuracy(option: str | None) -> str | float | None:
     """A number if it is one; what else there may be, the library knows."""
-    if told is None:
+    if option is None:
         return None
     try:
-        return float(told)
+        return float(option)
     except ValueError:
-        return told
+        return option
 
 
 def _deliver(ranking: Ranking, output: Path | None, as_json: bool) -> None:

@@ -160,24 +160,24 @@ def own_folder(path: Path, named: NamedFiles, *, patience: float) -> Iterator[Ow
     """
     if not os.path.exists(path / LOCK):  # not even a lock file goes into somebody else's folder
         refuse_strangers(path, named)
-    made = _Made(path)
+    creation = _Creation(path)
     try:
-        descriptor = _locked(path, made, time.monotonic() + patience)
+        descriptor = _locked(path, creation, time.monotonic() + patience)
     except BaseException:
-        made.remove_folders()
+        creation.remove_folders()
         raise
-    own = OwnFolder(path, named, descriptor, is_new=path in made.folders)
+    own = OwnFolder(path, named, descriptor, is_new=path in creation.folders)
     try:
         refuse_strangers(path, named)
         yield own
     except BaseException:
-        made.take_back(own)
+        creation.take_back(own)
         raise
     finally:
         lock_file.release(descriptor)
 
 
-class _Made:
+class _Creation:
     """Folders and lock file that one call made, to be removed if the call fails."""
 
     def __init__(self, path: Path) -> None:
@@ -323,7 +323,7 @@ def _listed(path: Path) -> set[str]:
     return {line for line in lines if len(line) == 8 and "\0" not in line}
 
 
-def _locked(path: Path, made: _Made, deadline: float) -> int:
+def _locked(path: Path, creation: _Creation, deadline: float) -> int:
     """A descriptor of the folder's lock file, locked; waits for it until the deadline.
 
     Raises
@@ -332,14 +332,14 @@ def _locked(path: Path, made: _Made, deadline: float) -> int:
         If another writer still has the lock at the deadline, or the file system has no locks.
     """
     while True:
-        descriptor = made.open_lock()
+        descriptor = creation.open_lock()
         lock_file.hold(descriptor)
         try:
             if lock_file.try_lock(descriptor) and lock_file.is_at(descriptor, path / LOCK):
                 return descriptor
         except OSError as fault:
             lock_file.release(descriptor)
-            made.remove_lock()
+            creation.remove_lock()
             raise IndexFileError(
                 f"{path}: the file system has no locks ({fault.strerror}), so that two writers "
                 "could not be told apart. Save to a local disk and copy the folder."

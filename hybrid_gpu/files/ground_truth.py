@@ -162,10 +162,10 @@ def _ground_truth(file: Path, content: Any, *, first: int) -> GroundTruth:
 def _listed(file: Path, content: dict[Any, Any], name: str) -> list[Any] | tuple[Any, ...]:
     values = content.get(name)
     if not isinstance(values, (list, tuple)) or not values:
-        known = ", ".join(sorted(str(key)[:40] for key in content if isinstance(key, str)))
+        keys = ", ".join(sorted(str(key)[:40] for key in content if isinstance(key, str)))
         raise ValueError(
             f"{file}: no list {name!r} in it; expected imlist, qimlist and gnd, got "
-            f"{known or 'nothing'}."
+            f"{keys or 'nothing'}."
         )
     return values
 

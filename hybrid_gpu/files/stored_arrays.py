@@ -70,8 +70,8 @@ def write_array(path: Path, array: HostArray) -> dict[str, Any]:
 
 def write_head(file: BinaryIO, dtype: Any, shape: tuple[int, ...]) -> int:
     """Write the head of an array file at the beginning of a file; its length."""
-    told = {"descr": np.dtype(dtype).str, "fortran_order": False, "shape": shape}
-    np.lib.format.write_array_header_1_0(file, told)
+    header = {"descr": np.dtype(dtype).str, "fortran_order": False, "shape": shape}
+    np.lib.format.write_array_header_1_0(file, header)
     return file.tell()
 
 
@@ -163,17 +163,17 @@ def read_json(path: Path) -> dict[str, Any]:
     if len(content) > _LARGEST_JSON:
         raise IndexFileError(f"{path}: more than {_LARGEST_JSON} bytes, which is not ours.")
     try:
-        told = json.loads(content, object_pairs_hook=_each_once, parse_constant=_no_number)
+        header = json.loads(content, object_pairs_hook=_each_once, parse_constant=_no_number)
     except (ValueError, RecursionError) as fault:
         raise IndexFileError(f"{path}: damaged, it is not JSON ({_short(fault)}).") from fault
-    if not isinstance(told, dict):
+    if not isinstance(header, dict):
         raise IndexFileError(f"{path}: not a header of this library.")
-    level: list[Any] = [told]
+    level: list[Any] = [header]
     for _ in range(_DEEPEST_JSON):
-        level = [part for one in level for part in _parts(one)]
-    if level:  # whoever compares or prints it would have to go as deep
+        level = [part for value in level for part in _parts(value)]
+    if level:  # comparing or printing it would recurse as deep
         raise IndexFileError(f"{path}: damaged, deeper than any header of this library.")
-    return told
+    return header
 
 
 def _parts(value: Any) -> Iterable[Any]:
@@ -183,12 +183,12 @@ def _parts(value: Any) -> Iterable[Any]:
 
 
 def _each_once(pairs: Iterable[tuple[str, Any]]) -> dict[str, Any]:
-    told: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     for name, value in pairs:
-        if name in told:
+        if name in values:
             raise ValueError("a name stands twice")
-        told[name] = value
-    return told
+        values[name] = value
+    return values
 
 
 def _no_number(name: str) -> Any:

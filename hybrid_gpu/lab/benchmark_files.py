@@ -38,25 +38,29 @@ def load_folder(folder: str | os.PathLike[str]) -> Benchmark:
     ValueError
         If a part is missing, or there twice; says what was found and what was expected.
     """
-    files = benchmark_files(folder)
+    files = _files_of(folder)
     truth = files.pop("ground_truth", None)
-    given = {part: load_array(path, name=part) for part, path in files.items()}
+    arrays = {part: load_array(path, name=part) for part, path in files.items()}
     if truth is not None:
         answers = load_ground_truth(truth)
         n, m = len(answers.images), len(answers.query_images)
-        known: dict[str, Any] = {"ground_truth": answers.queries}
+        right_items: dict[str, Any] = {"ground_truth": answers.queries}
     else:
-        known = {part: _as_vector(given[part], files[part]) for part in ("labels", "query_labels")}
-        n, m = len(known["labels"]), len(known["query_labels"])
-    items = by_rows(given["descriptors"], files["descriptors"], items=n, square=True)
+        right_items = {
+            part: _as_vector(arrays[part], files[part]) for part in ("labels", "query_labels")
+        }
+        n, m = len(right_items["labels"]), len(right_items["query_labels"])
+    items = by_rows(arrays["descriptors"], files["descriptors"], items=n, square=True)
     d = items.shape[1]
-    queries = by_rows(given["queries"], files["queries"], items=m, dimensions=d, square=True)
+    queries = by_rows(arrays["queries"], files["queries"], items=m, dimensions=d, square=True)
     name = Path(folder).resolve().name
-    benchmark = Benchmark(name, _as_float32(items), _as_float32(queries), **known)
-    if "distractors" not in given:
+    benchmark = Benchmark(name, _as_float32(items), _as_float32(queries), **right_items)
+    if "distractors" not in arrays:
         return benchmark
-    added = by_rows(given["distractors"], files["distractors"], dimensions=d, square=True)
-    return with_distractors(benchmark, added)
+    distractor_rows = by_rows(
+        arrays["distractors"], files["distractors"], dimensions=d, square=True
+    )
+    return with_distractors(benchmark, distractor_rows)
 
 
 def revisited(
@@ -105,21 +109,21 @@ def revisited(
     n, m = len(answers.images), len(answers.query_images)
     items = by_rows(load_array(descriptors, name="X"), descriptors, items=n)
     d = items.shape[1]
-    place = descriptors if queries is None else queries
-    wanted = by_rows(load_array(place, name="Q"), place, items=m, dimensions=d)
+    query_file = descriptors if queries is None else queries
+    query_rows = by_rows(load_array(query_file, name="Q"), query_file, items=m, dimensions=d)
     benchmark = Benchmark(
         name=Path(ground_truth).stem.removeprefix("gnd_") if name is None else name,
         descriptors=_as_float32(items),
-        queries=_as_float32(wanted),
+        queries=_as_float32(query_rows),
         ground_truth=answers.queries,
     )
     if distractors is None:
         return benchmark
     if isinstance(distractors, np.ndarray):
-        added = by_rows(distractors, "distractors", dimensions=d)
+        distractor_rows = by_rows(distractors, "distractors", dimensions=d)
     else:
-        added = by_rows(load_array(distractors, name="X"), distractors, dimensions=d)
-    return with_distractors(benchmark, added)
+        distractor_rows = by_rows(load_array(distractors, name="X"), distractors, dimensions=d)
+    return with_distractors(benchmark, distractor_rows)
 
 
 def _as_float32(array: NDArray[Any]) -> NDArray[np.float32]:
@@ -135,7 +139,7 @@ def _as_vector(array: NDArray[Any], place: Path) -> NDArray[Any]:
     return array.reshape(-1)
 
 
-def benchmark_files(folder: str | os.PathLike[str]) -> dict[str, Path]:
+def _files_of(folder: str | os.PathLike[str]) -> dict[str, Path]:
     """The files of a benchmark by their parts, as ``datasets.load_folder`` describes them.
 
     Every part that a benchmark needs is there; the ground truth is called ``"ground_truth"``.
@@ -156,9 +160,9 @@ def benchmark_files(folder: str | os.PathLike[str]) -> dict[str, Path]:
     for part, files in candidates.items():
         if len(files) > 1:
             raise ValueError(f"{place}: has {part} {len(files)} times ({', '.join(files)}).")
-    found = {part: place / files[0] for part, files in candidates.items() if files}
-    _check_parts(place, found, names)
-    return found
+    parts = {part: place / files[0] for part, files in candidates.items() if files}
+    _check_parts(place, parts, names)
+    return parts
 
 
 def by_rows(
@@ -189,20 +193,20 @@ def by_rows(
     raise ValueError(f"{place}: shape {array.shape}; {reason}")
 
 
-def _check_parts(folder: Path, found: Mapping[str, Path], names: list[str]) -> None:
+def _check_parts(folder: Path, parts: Mapping[str, Path], names: list[str]) -> None:
     labels = {"labels", "query_labels"}
-    missing = sorted({"descriptors", "queries"} - found.keys())
-    if "ground_truth" not in found:
-        missing += sorted(labels - found.keys()) if labels & found.keys() else []
-        missing += [] if labels & found.keys() else ["labels and query_labels, or a ground truth"]
-    elif labels & found.keys():
+    missing = sorted({"descriptors", "queries"} - parts.keys())
+    if "ground_truth" not in parts:
+        missing += sorted(labels - parts.keys()) if labels & parts.keys() else []
+        missing += [] if labels & parts.keys() else ["labels and query_labels, or a ground truth"]
+    elif labels & parts.keys():
         raise ValueError(f"{folder}: has labels and a ground truth; expected one of the two.")
     if not missing:
         return
     advice = ""
-    if "queries" in missing and "labels" in found:
+    if "queries" in missing and "labels" in parts:
         advice = " Give queries, or take some of the items as queries with split_queries."
-    elif "ground_truth" in found:
+    elif "ground_truth" in parts:
         advice = " revisited() reads the published files of revisited Oxford and Paris."
     raise ValueError(
         f"{folder}: missing {', '.join(missing)}; found {', '.join(names[:20]) or 'nothing'}. "

@@ -84,6 +84,6 @@ def styles_of(panels: Sequence[Panel | Contours]) -> dict[str, Style]:
 
 def dashed_look(name: str, styles: Mapping[str, Style]) -> dict[str, Any]:
     """How a dashed line looks; one with the name of a series or a method has its colour."""
-    known = styles.get(name) or METHOD_STYLES.get(name)
-    color = FAINT if known is None else known.color
+    style = styles.get(name) or METHOD_STYLES.get(name)
+    color = FAINT if style is None else style.color
     return {"color": color, "linestyle": (0, (5, 3)), "linewidth": 1.1, "zorder": 2}

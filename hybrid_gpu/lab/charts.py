@@ -190,20 +190,20 @@ def _draw_panel(axes: Any, panel: Panel | Contours, styles: Mapping[str, Style])
         _set_ticks(axes.xaxis, np.asarray(panel.across), log=False)
         _set_ticks(axes.yaxis, np.asarray(panel.up), log=False)
         return
-    seen = [_visible(series, panel) for series in panel.series]
+    visible = [_visible(series, panel) for series in panel.series]
     axes.margins(0.05, 0.08)
     if panel.log_x:
         axes.set_xscale("log")
     if panel.log_y:
         axes.set_yscale("log")
-    for series, (points, _) in zip(panel.series, seen, strict=True):
+    for series, (points, _) in zip(panel.series, visible, strict=True):
         _draw_series(axes, series, points, styles[series.name])
     for name, value, level in _dashed(panel):
         draw = axes.axhline if level else axes.axvline
         draw(value, **dashed_look(name, styles))
-    together = np.concatenate([np.empty((0, 2)), *(points for points, _ in seen)])
-    _set_ticks(axes.xaxis, together[:, 0], log=panel.log_x)
-    _set_ticks(axes.yaxis, together[:, 1], log=panel.log_y)
+    points_of_all = np.concatenate([np.empty((0, 2)), *(points for points, _ in visible)])
+    _set_ticks(axes.xaxis, points_of_all[:, 0], log=panel.log_x)
+    _set_ticks(axes.yaxis, points_of_all[:, 1], log=panel.log_y)
 
 
 def _visible(series: Series, panel: Panel) -> tuple[NDArray[Any], list[str]]:
@@ -263,16 +263,16 @@ def _label_panel(axes: Any, panel: Panel | Contours, styles: Mapping[str, Style]
     if isinstance(panel, Contours):
         _draw_contours(axes, panel)
         return
-    seen = [_visible(series, panel) for series in panel.series]
-    if not any(len(points) for points, _ in seen):
+    visible = [_visible(series, panel) for series in panel.series]
+    if not any(len(points) for points, _ in visible):
         _say_nothing_is_there(axes)
     room = LabelRoom(axes)
-    for series, (points, _) in zip(panel.series, seen, strict=True):
+    for series, (points, _) in zip(panel.series, visible, strict=True):
         room.occupy(points, joined=series.joined)
     for name, value, level in _dashed(panel):
         color = dashed_look(name, styles)["color"]
         room.write_along(plain_line(name), value, color, level=level)
-    for series, (points, labels) in zip(panel.series, seen, strict=True):
+    for series, (points, labels) in zip(panel.series, visible, strict=True):
         for point, label in zip(points, labels, strict=True):
             if label:
                 room.write_beside(label, point, styles[series.name].color)
@@ -287,9 +287,9 @@ def _draw_contours(axes: Any, panel: Contours) -> None:
     from matplotlib import colormaps
 
     values = np.ma.masked_invalid(np.asarray(panel.values, dtype=float))
-    known = values.compressed()
+    present = values.compressed()
     levels = sorted(
-        {level for level in panel.levels if known.size and known.min() < level < known.max()}
+        {level for level in panel.levels if present.size and present.min() < level < present.max()}
     )
     if not levels:
         _say_nothing_is_there(axes)

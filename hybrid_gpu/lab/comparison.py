@@ -60,11 +60,11 @@ class Trial:
 
     @property
     def options(self) -> dict[str, Any]:
-        """What ``search`` has to be told."""
-        told = {name: getattr(self, name) for name in ("method", "steps", "shortlist", "rtol")}
+        """What ``search`` has to be settings."""
+        settings = {name: getattr(self, name) for name in ("method", "steps", "shortlist", "rtol")}
         if self.sparsity is not None and self.method == "shybrid":
-            told["sparsity"] = self.sparsity
-        return {name: value for name, value in told.items() if value is not None}
+            settings["sparsity"] = self.sparsity
+        return {name: value for name, value in settings.items() if value is not None}
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,9 +132,9 @@ def compare_methods(
         if progress:
             progress("comparing methods", place, len(METHODS))
         kind = "eigen" if method.needs_eigenvectors else "auto"
-        used = indexes["stored" if method.name == "precomputed" else kind]
+        basis_index = indexes["stored" if method.name == "precomputed" else kind]
         trial = Trial(method.name, shortlist=max(1, index.n // 4))
-        measured[method.name] = measure(trial, used, benchmark, best)
+        measured[method.name] = measure(trial, basis_index, benchmark, best)
     return Comparison(index, {**measured, "exact": exact})
 
 
@@ -194,17 +194,17 @@ def quality(benchmark: Benchmark, ids: HostArray) -> dict[str, float]:
     if benchmark.ground_truth is not None:
         scores = evaluation.revisited_protocol(ids, benchmark.ground_truth)
         setups = {"easy": scores.easy, "medium": scores.medium, "hard": scores.hard}
-        found = {f"mAP {name}": one.mean_average_precision for name, one in setups.items()}
-        for name, one in setups.items():
-            found |= {f"mP@{depth} {name}": part for depth, part in one.precision_at.items()}
+        figures = {f"mAP {name}": setup.mean_average_precision for name, setup in setups.items()}
+        for name, setup in setups.items():
+            figures |= {f"mP@{depth} {name}": part for depth, part in setup.precision_at.items()}
     else:
         depth = min(_DEPTH, ids.shape[1])
-        labels, wanted = benchmark.labels, benchmark.query_labels
-        found = {
-            "mAP": evaluation.mean_average_precision(ids, labels, wanted),
-            f"P@{depth}": evaluation.precision(ids, labels, wanted, at=depth),
+        labels, query_labels = benchmark.labels, benchmark.query_labels
+        figures = {
+            "mAP": evaluation.mean_average_precision(ids, labels, query_labels),
+            f"P@{depth}": evaluation.precision(ids, labels, query_labels, at=depth),
         }
-    return {name: 100 * value for name, value in found.items()}
+    return {name: 100 * value for name, value in figures.items()}
 
 
 def kept_bytes(index: DiffusionIndex, trial: Trial) -> int:
@@ -253,7 +253,7 @@ def _best_times(
     reports: list[Report] = []
     # More runs where they are short: other work on the machine weighs most there.
     while len(reports) < _FEWEST_RUNS or (
-        len(reports) < _MOST_RUNS and sum(one.total_seconds for one in reports) < _SECONDS
+        len(reports) < _MOST_RUNS and sum(report.total_seconds for report in reports) < _SECONDS
     ):
         reports.append(index.search(queries, **settings).report)
     best = min(reports, key=lambda report: report.total_seconds)

@@ -67,20 +67,20 @@ def _faiss_finding() -> Finding:
 
 
 def _optional(package: str, purpose: str, install: str) -> Finding:
-    found = _version(package)
-    if found is None:
+    version = _version(package)
+    if version is None:
         return Finding(package, "not installed", f"for {purpose}: {install}")
-    return Finding(package, found)
+    return Finding(package, version)
 
 
 def _choice() -> Finding:
-    asked = os.environ.get("HYBRID_GPU_BACKEND")
+    requested = os.environ.get("HYBRID_GPU_BACKEND")
     try:
         chosen: Any = select_backend("auto").name
     except (HybridGpuError, ValueError) as fault:
         return Finding("auto", "fails", str(fault))
-    if asked:
-        return Finding("auto", f"{chosen}, because HYBRID_GPU_BACKEND={asked}")
+    if requested:
+        return Finding("auto", f"{chosen}, because HYBRID_GPU_BACKEND={requested}")
     if chosen == "numpy":
         return Finding("auto", "numpy, because no GPU answers through CuPy")
     return Finding("auto", f"{chosen}, because a GPU answers")

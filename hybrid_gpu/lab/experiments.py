@@ -94,13 +94,13 @@ class Run:
             "eigenvalues": list(self.eigenvalues),
             "groups": self.groups,
             "exact": asdict(self.exact),
-            "measurements": [asdict(one) for one in self.measurements.values()],
+            "measurements": [asdict(entry) for entry in self.measurements.values()],
         }
 
     @classmethod
     def from_json(cls, plain: Mapping[str, Any]) -> Run:
         """A run from plain values."""
-        measured = [measurement_of(one) for one in plain["measurements"]]
+        measurements = [measurement_of(entry) for entry in plain["measurements"]]
         return cls(
             benchmark=plain["benchmark"],
             settings=_settings(plain["settings"]),
@@ -109,7 +109,7 @@ class Run:
             eigenvalues=tuple(plain["eigenvalues"]),
             groups=plain["groups"],
             exact=measurement_of(plain["exact"]),
-            measurements={one.trial: one for one in measured},
+            measurements={entry.trial: entry for entry in measurements},
         )
 
 
@@ -142,31 +142,34 @@ def run_experiments(
         If the folder holds a run of something else, or other files.
     """
     place = Path(folder)
-    wanted = Settings() if settings is None else settings
+    settings = Settings() if settings is None else settings
     device = select_backend(backend)
     # Before anything is written: a run that cannot begin leaves no folder behind.
-    check_count(wanted.neighbors, "neighbors", high=benchmark.n - 1)
+    check_count(settings.neighbors, "neighbors", high=benchmark.n - 1)
     for what, vectors in (("descriptors", benchmark.descriptors), ("queries", benchmark.queries)):
         check_vectors(vectors, what, dtype="float32", backend=select_backend("numpy"))
-    check_knn(wanted.knn, benchmark.descriptors.shape[1])
-    labels, asked = benchmark.labels, benchmark.query_labels
-    if labels is not None and asked is not None and not np.isin(asked, labels).any():
+    check_knn(settings.knn, benchmark.descriptors.shape[1])
+    labels, query_labels = benchmark.labels, benchmark.query_labels
+    if labels is not None and query_labels is not None and not np.isin(query_labels, labels).any():
         raise ValueError("no query has a relevant item: no label of a query is one of an item.")
-    header = header_of(benchmark, asdict(wanted), device.name)
+    header = header_of(benchmark, asdict(settings), device.name)
     if restart:
         restart_run(place, header)
     log = RunLog.open(place, header)
-    base = _base_index(benchmark, wanted, place / WORK, progress, device)
-    used = _fitting(wanted, base)
-    eigen = _eigen_index(base, used, place / WORK, progress)
+    base = _base_index(benchmark, settings, place / WORK, progress, device)
+    settings = _fitting(settings, base)
+    eigen = _eigen_index(base, settings, place / WORK, progress)
     exact, best = _exact(log, base, benchmark, place / WORK, progress)
-    indexes = _Indexes(base, eigen, benchmark, used)
-    trials = list(dict.fromkeys(one for part in trials_of(used, base).values() for one in part))
+    indexes = _Indexes(base, eigen, benchmark, settings)
+    groups_of_trials = trials_of(settings, base).values()
+    trials = list(dict.fromkeys(trial for group in groups_of_trials for trial in group))
     # By index, so that each is made once.
-    trials.sort(key=lambda one: (one.augmented, one.basis, one.rank or 0, one.sparsity or 0))
-    for place_in_line, trial in enumerate(trials):
+    trials.sort(
+        key=lambda trial: (trial.augmented, trial.basis, trial.rank or 0, trial.sparsity or 0)
+    )
+    for done, trial in enumerate(trials):
         if progress:
-            progress("measuring", place_in_line, len(trials))
+            progress("measuring", done, len(trials))
         if trial not in log.measurements:
             log.put(measure(trial, indexes.index_for(trial), benchmark, best))
     if progress:
@@ -174,7 +177,7 @@ def run_experiments(
     values = base.backend.to_numpy(eigen.required_eigenvectors().eigenvalues)
     return Run(
         benchmark=log.header["benchmark"],
-        settings=used,
+        settings=settings,
         machine=log.header["machine"],
         backend=device.name,
         eigenvalues=tuple(float(value) for value in values),
@@ -332,12 +335,12 @@ def _fitting(settings: Settings, base: DiffusionIndex) -> Settings:
         settings,
         rank=min(settings.rank, most),
         spectral_rank=min(settings.spectral_rank, most),
-        ranks=tuple(dict.fromkeys(min(one, most) for one in settings.ranks)),
+        ranks=tuple(dict.fromkeys(min(rank, most) for rank in settings.ranks)),
     )
 
 
 def _settings(plain: Mapping[str, Any]) -> Settings:
-    told: dict[str, Any] = {
-        name: tuple(one) if isinstance(one, list) else one for name, one in plain.items()
+    values: dict[str, Any] = {
+        name: tuple(value) if isinstance(value, list) else value for name, value in plain.items()
     }
-    return Settings(**told)
+    return Settings(**values)

@@ -19,12 +19,12 @@ def inline_svg(content: bytes, *, name: str, title: str) -> str:
             if _local(child.tag) in ("style", "metadata"):
                 parent.remove(child)
     text = " ".join(value for node in root.iter() for value in node.attrib.values())
-    wanted = set(re.findall(r"#([\w.-]+)", text))
+    referenced = set(re.findall(r"#([\w.-]+)", text))
     for node in root.iter():
         node.tag = _local(node.tag)
         old = {_local(key): value for key, value in node.attrib.items()}
         node.attrib.clear()
-        node.attrib.update(_renamed(old, wanted, name))
+        node.attrib.update(_renamed(old, referenced, name))
         # The indentation is half of the file. No text of ours is all blank.
         for side in ("text", "tail"):
             if not (getattr(node, side) or "").strip():
@@ -44,12 +44,12 @@ def _local(name: str) -> str:
     return name.rpartition("}")[2]
 
 
-def _renamed(attributes: Mapping[str, str], wanted: set[str], name: str) -> dict[str, str]:
+def _renamed(attributes: Mapping[str, str], referenced: set[str], name: str) -> dict[str, str]:
     kept = {}
     for key, value in attributes.items():
         if key == "id":
             # A section's name has no full stop, so this is the id of nothing else.
-            if value in wanted:
+            if value in referenced:
                 kept[key] = f"{name}.{value}"
         elif key == "href":
             kept[key] = re.sub(r"^#", f"#{name}.", value)

@@ -44,10 +44,10 @@ def check_picture(path: str | os.PathLike[str]) -> None:
         If the file's ending names no format that it writes.
     """
     with figures_of_ours() as make_figure:
-        known = make_figure().canvas.get_supported_filetypes()
-    if _format(path) not in known:
+        formats = make_figure().canvas.get_supported_filetypes()
+    if _format(path) not in formats:
         raise ValueError(
-            f"{os.fspath(path)}: pictures are written as {', '.join(sorted(known))}; got "
+            f"{os.fspath(path)}: pictures are written as {', '.join(sorted(formats))}; got "
             f"{Path(path).suffix}."
         )
 
@@ -97,14 +97,16 @@ def ranking_grid(
     ValueError
         If the numbers of queries do not match.
     """
-    pictures, questions = np.asarray(images), np.asarray(query_images)
+    pictures, query_pictures = np.asarray(images), np.asarray(query_images)
     orders = [np.asarray(before_ids), np.asarray(after_ids)]
-    classes, wanted = np.asarray(labels), np.asarray(query_labels)
-    _check_queries(len(questions), before_ids=orders[0], after_ids=orders[1], query_labels=wanted)
-    shown = min(check_count(results, "results"), *(order.shape[1] for order in orders))
+    classes, query_classes = np.asarray(labels), np.asarray(query_labels)
+    _check_queries(
+        len(query_pictures), before_ids=orders[0], after_ids=orders[1], query_labels=query_classes
+    )
+    depth = min(check_count(results, "results"), *(order.shape[1] for order in orders))
 
-    m = len(questions)
-    width = max(_LEAST_WIDTH, _FIRST_RESULT + shown * _CELL + _MARGIN)
+    m = len(query_pictures)
+    width = max(_LEAST_WIDTH, _FIRST_RESULT + depth * _CELL + _MARGIN)
     block = 2 * _CELL + _GAP
     height = _HEADING + m * block - _GAP + _MARGIN
     with figures_of_ours() as make_figure:
@@ -112,13 +114,13 @@ def ranking_grid(
         _write_heading(figure, title)
         for query in range(m):
             top = height - _HEADING - query * block
-            _draw_query(figure, questions[query], wanted[query], top)
+            _draw_query(figure, query_pictures[query], query_classes[query], top)
             for row, (name, order) in enumerate(
                 zip(("similarity", "diffusion"), orders, strict=True)
             ):
                 # -1 stands for "nothing found".
-                ids = order[query, :shown][order[query, :shown] >= 0]
-                right = classes[ids] == wanted[query]
+                ids = order[query, :depth][order[query, :depth] >= 0]
+                right = classes[ids] == query_classes[query]
                 _draw_row(figure, name, pictures[ids], right, top - (row + 1) * _CELL)
         content = encoded(figure, _format(path))
     replace_files({Path(path): content})

@@ -87,7 +87,7 @@ TABLE_2: Mapping[str, Mapping[str, tuple[float, float]]] = {
 def counterpart(name: str, distractors: int) -> str | None:
     """The benchmark of the paper that this one is, by its name; None if it is another."""
     plain = name.lower().replace("_", "").replace("-", "").replace(" ", "")
-    for theirs, signs in (("ROxford", ("roxf", "oxford")), ("RParis", ("rpar", "paris"))):
+    for benchmark, signs in (("ROxford", ("roxf", "oxford")), ("RParis", ("rpar", "paris"))):
         if any(sign in plain for sign in signs):
-            return f"{theirs} + R1M" if distractors else theirs
+            return f"{benchmark} + R1M" if distractors else benchmark
     return None

@@ -36,42 +36,42 @@ class RunLog:
         self.exact: Measurement | None = None
         self._path = path
         for line in _whole_lines(path):
-            measured = measurement_of(line["measurement"])
+            measurement = measurement_of(line["measurement"])
             if line["kind"] == "exact":
-                self.exact = measured
+                self.exact = measurement
             else:
-                self.measurements[measured.trial] = measured
+                self.measurements[measurement.trial] = measurement
 
     @classmethod
     def open(cls, folder: Path, header: Mapping[str, Any]) -> RunLog:
         """Begin a run in a folder, or go on with the one that is there."""
-        known = folder / _HEADER
-        if not known.is_file():
+        path = folder / _HEADER
+        if not path.is_file():
             _begin(folder, header)
             return cls(folder / _LINES, header)
         try:
-            before = json.loads(known.read_bytes())
-            same = all(before[part] == header[part] for part in _SAME)
+            stored = json.loads(path.read_bytes())
+            same = all(stored[part] == header[part] for part in _SAME)
         except (ValueError, KeyError, TypeError) as fault:
-            raise ValueError(f"{known}: damaged ({fault!r}); delete the folder.") from fault
+            raise ValueError(f"{path}: damaged ({fault!r}); delete the folder.") from fault
         if not same:
             raise ValueError(
                 f"{folder}: holds a run on other data, with other settings or on another backend. "
                 "Choose another folder, or restart it."
             )
         (folder / WORK).mkdir(exist_ok=True)
-        return cls(folder / _LINES, before)
+        return cls(folder / _LINES, stored)
 
-    def put(self, measured: Measurement) -> None:
-        self._append("trial", measured)
-        self.measurements[measured.trial] = measured
+    def put(self, measurement: Measurement) -> None:
+        self._append("trial", measurement)
+        self.measurements[measurement.trial] = measurement
 
-    def put_exact(self, measured: Measurement) -> None:
-        self._append("exact", measured)
-        self.exact = measured
+    def put_exact(self, measurement: Measurement) -> None:
+        self._append("exact", measurement)
+        self.exact = measurement
 
-    def _append(self, kind: str, measured: Measurement) -> None:
-        line = json.dumps({"kind": kind, "measurement": asdict(measured)})
+    def _append(self, kind: str, measurement: Measurement) -> None:
+        line = json.dumps({"kind": kind, "measurement": asdict(measurement)})
         with open(self._path, "ab") as file:
             file.write(f"{line}\n".encode())
             sync_file(file)
@@ -121,15 +121,15 @@ def restart_run(folder: Path, header: Mapping[str, Any]) -> None:
 
 def _is_run(folder: Path) -> bool:
     try:
-        told = json.loads((folder / _HEADER).read_bytes())
+        header = json.loads((folder / _HEADER).read_bytes())
     except (OSError, ValueError, RecursionError):
         return False
-    return isinstance(told, dict) and set(_SAME) <= told.keys()
+    return isinstance(header, dict) and set(_SAME) <= header.keys()
 
 
 def header_of(benchmark: Benchmark, settings: Mapping[str, Any], backend: str) -> dict[str, Any]:
     """What makes two runs the same run, and where this one was made."""
-    told = {
+    header = {
         "benchmark": {
             "name": benchmark.name,
             "items": benchmark.n,
@@ -142,7 +142,7 @@ def header_of(benchmark: Benchmark, settings: Mapping[str, Any], backend: str) -
         "backend": backend,
         "machine": _machine(),
     }
-    return dict(json.loads(json.dumps(told)))  # tuples become lists, as in the file
+    return dict(json.loads(json.dumps(header)))  # tuples become lists, as in the file
 
 
 def _fingerprint(benchmark: Benchmark) -> str:
@@ -150,8 +150,8 @@ def _fingerprint(benchmark: Benchmark) -> str:
     rows = np.linspace(0, benchmark.n - 1, min(benchmark.n, 1000)).astype(np.int64)
     parts: list[HostArray] = [np.asarray(benchmark.descriptors[rows]), benchmark.queries]
     if benchmark.ground_truth is not None:
-        for one in benchmark.ground_truth:
-            parts += [one[name] for name in ("easy", "hard", "junk")]
+        for entry in benchmark.ground_truth:
+            parts += [entry[name] for name in ("easy", "hard", "junk")]
     else:
         assert benchmark.labels is not None
         assert benchmark.query_labels is not None

@@ -70,8 +70,8 @@ def selfcheck(
         if progress:
             progress("selfcheck", number, len(cases))
         expected, host_ms = _timed(run, host)
-        given, device_ms = _timed(run, device)
-        difference = _difference(given, expected)
+        computed, device_ms = _timed(run, device)
+        difference = _difference(computed, expected)
         checks.append(Check(name, dtype, difference, TOLERANCE[dtype], host_ms, device_ms))
     if progress:
         progress("selfcheck", len(cases), len(cases))
@@ -87,18 +87,21 @@ def _timed(run: Callable[[Backend], list[Any]], backend: Backend) -> tuple[list[
         backend.synchronize()
         seconds = time.perf_counter() - start
         fastest = min(fastest, seconds)
-    arrays = [one if isinstance(one, np.ndarray) else backend.to_numpy(one) for one in values]
+    arrays = [
+        value if isinstance(value, np.ndarray) else backend.to_numpy(value) for value in values
+    ]
     return arrays, 1e3 * fastest
 
 
-def _difference(given: list[HostArray], expected: list[HostArray]) -> float:
+def _difference(computed: list[HostArray], expected: list[HostArray]) -> float:
+    """The largest difference between arrays, relative to the largest value of each."""
     worst = 0.0
-    for one, other in zip(given, expected, strict=True):
-        if one.shape != other.shape:
+    for array, right in zip(computed, expected, strict=True):
+        if array.shape != right.shape:
             return float("inf")
-        if one.size:
-            scale = float(np.max(np.abs(other[np.isfinite(other)]), initial=1e-30))
-            gap = np.where(one == other, 0.0, np.abs(one.astype(float) - other.astype(float)))
+        if array.size:
+            scale = float(np.max(np.abs(right[np.isfinite(right)]), initial=1e-30))
+            gap = np.where(array == right, 0.0, np.abs(array.astype(float) - right.astype(float)))
             worst = max(worst, float(np.max(gap)) / scale)
     return worst
 
@@ -126,8 +129,8 @@ def _operations(dtype: str, n: int) -> Iterator[tuple[str, Callable[[Backend], l
         return [b.spmm(csr(b), b.asarray(dense[m]))]
 
     def update(b: Backend) -> list[Any]:
-        one, other, third, fourth = (b.asarray(dense[64].copy()) for _ in range(4))
-        record = b.cg_update(one, other, third, fourth, b.asarray(step))
+        solution, residual, direction, product = (b.asarray(dense[64].copy()) for _ in range(4))
+        record = b.cg_update(solution, residual, direction, product, b.asarray(step))
         return _fields(record, "solution", "residual", "squared_norm")
 
     for m in dense:
@@ -183,7 +186,7 @@ def _searches(dtype: str, n: int) -> Iterator[tuple[str, Callable[[Backend], lis
     queries = vectors[:count] + 0.1 * rng.standard_normal((count, 16))
     indexes: dict[tuple[str, str], DiffusionIndex] = {}
 
-    def made(b: Backend, basis: str) -> DiffusionIndex:
+    def index_on(b: Backend, basis: str) -> DiffusionIndex:
         if (b.name, basis) not in indexes:
             index = build_index(
                 vectors, neighbors=10, basis=basis, rank=10, knn="exact", dtype=dtype, backend=b
@@ -195,7 +198,7 @@ def _searches(dtype: str, n: int) -> Iterator[tuple[str, Callable[[Backend], lis
         # The scores alone: items that tie may change places with the last bit.
         # As many steps on both: a search to an accuracy may stop one of them a step earlier.
         options: dict[str, Any] = {"method": method, "steps": 5, "shortlist": n // 4}
-        return [made(b, basis).search(queries, k=20, **options).scores]
+        return [index_on(b, basis).search(queries, k=20, **options).scores]
 
     for method in METHODS:
         yield f"search, {method}", partial(scores, method, "eigen")

@@ -78,14 +78,14 @@ def trials_of(settings: Settings, index: DiffusionIndex) -> dict[str, list[Trial
     def sparse(rank: int, steps: int, sparsity: float = sparsity) -> Trial:
         return Trial("shybrid", "eigen", rank, steps, sparsity=sparsity)
 
-    def ours(steps: int, groups: int = groups) -> Trial:
+    def grouped(steps: int, groups: int = groups) -> Trial:
         return Trial("hybrid", "aggregate", groups, steps)
 
     temporal = [Trial("temporal", steps=count) for count in settings.steps]
     spectral = [Trial(name, "eigen", settings.spectral_rank) for name in ("fsr", "fsrw")]
     truncated = [Trial("truncated", steps=20, shortlist=size) for size in cut]
     few = [count for count in settings.steps if count <= 5]
-    smaller = [one for one in settings.ranks if one <= rank]
+    smaller = [size for size in settings.ranks if size <= rank]
     groupings = [max(1, n // size) for size in settings.items_per_group]
     full = Trial("temporal", steps=20)
     shown_cut = truncated[min(1, len(truncated) - 1)]
@@ -95,26 +95,26 @@ def trials_of(settings: Settings, index: DiffusionIndex) -> dict[str, list[Trial
             *(paper(rank, count) for count in (0, *settings.steps)),
             *(sparse(rank, count) for count in (0, *settings.steps)),
             *(Trial("hybrid", "eigen", rank, count) for count in (0, *settings.steps)),
-            *(ours(count) for count in (0, *settings.steps)),
+            *(grouped(count) for count in (0, *settings.steps)),
             *spectral,
         ],
         "figure-3": [
             *(Trial("temporal", steps=count) for count in few),
-            *(paper(one, count) for one in settings.ranks for count in (0, *few)),
-            *(ours(count, size) for size in groupings for count in (0, *few)),
+            *(paper(size, count) for size in settings.ranks for count in (0, *few)),
+            *(grouped(count, size) for size in groupings for count in (0, *few)),
         ],
         "figure-4": [
             paper(rank, 5),
-            *(sparse(rank, 5, one) for one in settings.sparsities),
-            *(Trial("hybrid", "sparse-eigen", rank, 5, one) for one in settings.sparsities),
+            *(sparse(rank, 5, part) for part in settings.sparsities),
+            *(Trial("hybrid", "sparse-eigen", rank, 5, part) for part in settings.sparsities),
         ],
         "figure-5": [
             full,
             *truncated,
             spectral[1],
-            *(paper(one, 5) for one in smaller),
-            *(sparse(one, 5) for one in smaller),
-            *(ours(5, size) for size in groupings),
+            *(paper(size, 5) for size in smaller),
+            *(sparse(size, 5) for size in smaller),
+            *(grouped(5, size) for size in groupings),
         ],
         "table-1": [
             full,
@@ -122,7 +122,7 @@ def trials_of(settings: Settings, index: DiffusionIndex) -> dict[str, list[Trial
             spectral[1],
             sparse(rank, 5),
             Trial("hybrid", "eigen", rank, 5),
-            ours(5),
+            grouped(5),
         ],
         "table-2": [
             Trial("nn"),
@@ -134,7 +134,7 @@ def trials_of(settings: Settings, index: DiffusionIndex) -> dict[str, list[Trial
             paper(rank, 5),
             sparse(rank, 5),
             Trial("hybrid", "eigen", rank, 5),
-            ours(5),
-            ours(10),
+            grouped(5),
+            grouped(10),
         ],
     }

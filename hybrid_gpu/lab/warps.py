@@ -59,11 +59,11 @@ def warped(
     flat = padded.ravel()
 
     def blended(place: NDArray[np.intp]) -> NDArray[np.float32]:
-        one, other = flat.take(place), flat[1:].take(place)
-        other -= one
-        other *= from_left
-        other += one
-        return other
+        left_pixel, right_pixel = flat.take(place), flat[1:].take(place)
+        right_pixel -= left_pixel
+        right_pixel *= from_left
+        right_pixel += left_pixel
+        return right_pixel
 
     above, below = blended(first), blended(first + (width + 3))
     below -= above

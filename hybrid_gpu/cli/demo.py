@@ -25,7 +25,9 @@ def demo(
     queries: Annotated[int, typer.Option(help="Digits held out as queries.")] = 200,
     neighbors: Annotated[int, typer.Option(help="Nearest neighbors of each item.")] = 10,
     rank: Annotated[int, typer.Option(help="Eigenvectors to keep.")] = 100,
-    plot: Annotated[Path | None, typer.Option(help=f"Picture to draw; {_DEMO_PICTURE}.")] = None,
+    plot: Annotated[
+        Path | None, typer.Option(help=f"File of the picture; {_DEMO_PICTURE}.")
+    ] = None,
     no_plot: Annotated[bool, typer.Option("--no-plot", help="Draw no picture.")] = False,
     as_json: Json = False,
 ) -> None:
@@ -43,7 +45,7 @@ def demo(
         comparison = compare_methods(benchmark, neighbors=neighbors, rank=rank, progress=progress)
     if not as_json:
         _print_comparison(comparison, benchmark)
-    # Without a wish of the user's, a missing matplotlib is no fault.
+    # Unless the user asked for a picture, a missing matplotlib is no fault.
     picture = None
     if not no_plot:
         picture = _draw(comparison.index, benchmark, plot or _DEMO_PICTURE)
@@ -69,6 +71,7 @@ def _plain(name: str, measurement: Measurement) -> dict[str, Any]:
 
 
 def _print_comparison(comparison: Comparison, benchmark: Benchmark) -> None:
+    """Print a table of all methods, and the next command to try."""
     typer.echo(
         f"Handwritten digits: {benchmark.n} images, {benchmark.m} held-out queries, "
         f"{comparison.index.backend.name}."
@@ -89,6 +92,7 @@ def _print_comparison(comparison: Comparison, benchmark: Benchmark) -> None:
 
 
 def _draw(index: DiffusionIndex, benchmark: Benchmark, path: Path) -> Path | None:
+    """Draw the picture; None, and a hint, if matplotlib is missing."""
     try:
         draw_results(index, benchmark, path)
     except ImportError:

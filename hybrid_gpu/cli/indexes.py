@@ -1,4 +1,4 @@
-"""Commands that make an index or tell about one: ``build``, ``precompute``, ``plan``, ``info``."""
+"""Commands that make or describe an index: ``build``, ``precompute``, ``plan``, ``info``."""
 
 from __future__ import annotations
 
@@ -52,18 +52,20 @@ def build(
     neighbors: Annotated[int, typer.Option(help="Nearest neighbors of each item.")] = 50,
     gamma: Annotated[float, typer.Option(help="Exponent of the similarities.")] = 3.0,
     alpha: Annotated[float, typer.Option(help="Restart parameter, in [0, 1).")] = 0.99,
-    basis: Annotated[str, typer.Option(help=f"{', '.join(BASES)}.")] = "auto",
+    basis: Annotated[str, typer.Option(help=f"Basis to keep: {', '.join(BASES)}.")] = "auto",
     rank: Annotated[int | None, typer.Option(help="Groups or eigenvectors to keep.")] = None,
     precision: Annotated[
-        str, typer.Option(help="Of eigenvectors: float32, float16 or int8.")
+        str, typer.Option(help="Type of stored eigenvectors: float32, float16 or int8.")
     ] = "float32",
-    knn: Annotated[str, typer.Option(help="auto, exact, faiss or a FAISS factory.")] = "auto",
+    knn: Annotated[
+        str, typer.Option(help="k-NN search: auto, exact, faiss or a FAISS factory.")
+    ] = "auto",
     augment: Annotated[
-        int, typer.Option(help="Neighbors to add to each descriptor beforehand.")
+        int, typer.Option(help="Neighbors that are added to each descriptor; 0: none.")
     ] = 0,
-    dtype: Annotated[str, typer.Option(help="float32 or float64.")] = "float32",
+    dtype: Annotated[str, typer.Option(help="Type of numbers: float32 or float64.")] = "float32",
     backend: Device = "auto",
-    seed: Annotated[int, typer.Option(help="Of everything random.")] = 0,
+    seed: Annotated[int, typer.Option(help="Seed of all random numbers.")] = 0,
     as_json: Json = False,
 ) -> None:
     """Index a database of descriptors."""
@@ -115,9 +117,9 @@ def precompute(
 ) -> None:
     """Diffuse every item once, for search --method precomputed.
 
-    An interrupted run goes on where it was when it is called again.
+    Call it again after an interruption, and it continues where it was.
     """
-    work = Path(f"{os.path.abspath(index)}.columns")  # a name, even if the index is '.'
+    work = Path(f"{os.path.abspath(index)}.columns")  # '.' has no name of its own
     with progress_bars() as progress:
         opened = open_index(index, backend, progress)
         check_target(index)
@@ -182,7 +184,7 @@ def info(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Tell about an index; without one, about this installation."""
+    """Describe an index; without one, describe this installation."""
     if index is None:
         facts = _installation()
         if as_json:
@@ -190,7 +192,7 @@ def info(
         else:
             print_pairs({name: value or "not installed" for name, value in facts.items()})
         return
-    # Told without a GPU, and without reading all of a large index.
+    # Works without a GPU, and does not read all of a large index.
     opened = load_index(index, verify=False, backend="numpy")
     if as_json:
         print_json(**_describe(opened))
@@ -200,6 +202,7 @@ def info(
 
 
 def _describe(index: DiffusionIndex) -> dict[str, Any]:
+    """Facts about an index, by names that serve as JSON keys."""
     graph, basis = index.layout.graph, index.basis
     sizes = np.bincount(graph.components)
     facts: dict[str, Any] = {

@@ -18,7 +18,7 @@ from hybrid_gpu.validation import check_count
 
 
 def doctor(as_json: Json = False) -> None:
-    """Tell what this machine has, what is missing, and which backend auto will choose."""
+    """Show what this machine has, what is missing, and which backend auto chooses."""
     findings = diagnose()
     if as_json:
         print_json(findings=[asdict(finding) for finding in findings])
@@ -47,8 +47,8 @@ def selfcheck(
         _print_checks(checks, device.name)
         if not gpu:
             typer.echo(
-                "No GPU was checked: none answers here, and NumPy agreed with itself. On a "
-                "GPU server, the same lines compare the GPU with NumPy."
+                "No GPU was checked: none answers here, so NumPy was compared with itself. On a "
+                "GPU server, this command compares the GPU with NumPy."
             )
         typer.echo(f"{len(checks) - len(failed)} of {len(checks)} agree.")
     if failed:

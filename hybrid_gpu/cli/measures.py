@@ -30,9 +30,9 @@ def evaluate(
     ] = None,
     ground_truth: Annotated[
         Path | None,
-        typer.Option(help="Of revisited Oxford/Paris: .pkl, .mat or .json; rank all items for it."),
+        typer.Option(help="Revisited Oxford/Paris: .pkl, .mat or .json; needs full rankings."),
     ] = None,
-    exact: Annotated[Path | None, typer.Option(help="The ranking to agree with.")] = None,
+    exact: Annotated[Path | None, typer.Option(help="An exact ranking to compare with.")] = None,
     at: Annotated[
         list[int] | None,
         typer.Option(help="Depth of precision, recall and agreement; repeatable."),

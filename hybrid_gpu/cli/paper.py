@@ -1,4 +1,4 @@
-"""``paper``: the experiments of the paper, on the user's data or on public ones."""
+"""``paper``: the experiments of the paper, on the user's data or on public data."""
 
 from __future__ import annotations
 
@@ -72,15 +72,19 @@ def paper(
     queries: Annotated[
         int | None, typer.Option(help=f"Queries to sample from a test set; {_QUERIES}.")
     ] = None,
-    neighbors: Annotated[int, typer.Option(help="Of the graph.")] = _DEFAULT.neighbors,
+    neighbors: Annotated[
+        int, typer.Option(help="Nearest neighbors of each item.")
+    ] = _DEFAULT.neighbors,
     rank: Annotated[int, typer.Option(help="Eigenvectors of hybrid methods.")] = _DEFAULT.rank,
     spectral_rank: Annotated[
         int, typer.Option(help="Eigenvectors of spectral methods; 5000 in the paper.")
     ] = _DEFAULT.spectral_rank,
-    knn: Annotated[str, typer.Option(help="auto, exact, faiss or a FAISS factory.")] = "auto",
-    seed: Annotated[int, typer.Option(help="Of the sample of queries.")] = 5,
+    knn: Annotated[
+        str, typer.Option(help="k-NN search: auto, exact, faiss or a FAISS factory.")
+    ] = "auto",
+    seed: Annotated[int, typer.Option(help="Seed of the sample of queries.")] = 5,
     restart: Annotated[
-        bool, typer.Option("--restart", help="Throw away what an earlier run measured.")
+        bool, typer.Option("--restart", help="Discard the measurements of an earlier run.")
     ] = False,
     no_plots: Annotated[bool, typer.Option("--no-plots", help="Draw no pictures.")] = False,
     backend: Device = "auto",
@@ -88,9 +92,9 @@ def paper(
 ) -> None:
     """Run the paper's experiments and write a report of them.
 
-    Interrupted, it goes on where it was when it is called again.
+    Call it again after an interruption, and it continues where it was.
     """
-    # Before the work, not after it.
+    # Faults show before the work, not after it.
     _check_output(output)
     if not no_plots and importlib.util.find_spec("matplotlib") is None:
         raise ImportError(f"pictures need matplotlib: {plots.INSTALL}, or pass --no-plots.")
@@ -144,7 +148,7 @@ def paper(
 
 
 def _check_output(folder: Path) -> None:
-    """Refuse a folder whose files may be the user's: reports are written over earlier ones."""
+    """Refuse a folder with other files than a report of ours, which would be replaced."""
     if os.path.lexists(folder) and not folder.is_dir():
         raise ValueError(f"{folder}: a report is a folder, and this is none.")
     if folder.is_dir() and any(folder.iterdir()) and not (folder / "run" / "run.json").is_file():
@@ -157,7 +161,7 @@ def _check_output(folder: Path) -> None:
 def _labeled(
     data: str, folder: Path | None, queries: int | None, default: int, seed: int
 ) -> Benchmark:
-    """A benchmark of classes, by its name or from a folder."""
+    """A benchmark with labels, by the name of a data set or from a folder."""
     check_count(seed, "seed", low=0)
     if data in ("fashion-mnist", "mnist"):
         load = datasets.fashion_mnist if data == "fashion-mnist" else datasets.mnist
@@ -180,7 +184,7 @@ def _labeled(
 
 
 def _smaller(benchmark: Benchmark, items: int, seed: int) -> Benchmark:
-    """A benchmark with fewer items: of a ground truth, only distractors can be left out."""
+    """A benchmark with fewer items; one with a ground truth loses distractors only."""
     if benchmark.n <= items:
         return benchmark
     own_items = benchmark.n - benchmark.distractors
@@ -214,7 +218,7 @@ def _facts(run: Run) -> dict[str, str]:
 
 
 def _print_methods(run: Run, methods: Section) -> None:
-    """The last table of the report, as much of it as a terminal holds."""
+    """Print the last table of the report, with the columns that fit into a terminal."""
     facts = run.benchmark
     typer.echo(f"{facts['name']}: {facts['items']:,} items, {facts['queries']:,} queries.")
     scores = [

@@ -14,7 +14,16 @@ _QUERIES, _RESULTS = 4, 12
 
 
 def draw_results(index: DiffusionIndex, benchmark: Benchmark, path: Path) -> None:
-    """Draw the first results by similarity and after diffusion, of pictures with classes."""
+    """Draw the first results of some queries, by similarity and after diffusion.
+
+    Parameters
+    ----------
+    index
+    benchmark
+        With labels, and with pictures as descriptors.
+    path
+        File of the picture.
+    """
     labels, query_labels = benchmark.labels, benchmark.query_labels
     assert labels is not None
     assert query_labels is not None
@@ -22,7 +31,7 @@ def draw_results(index: DiffusionIndex, benchmark: Benchmark, path: Path) -> Non
     before = index.search(benchmark.queries, k=depth, method="nn").ids
     after = index.search(benchmark.queries, k=depth).ids
     right = [(labels[ids] == query_labels[:, None]).sum(axis=1) for ids in (before, after)]
-    # Changed for better or for worse: the picture shall not choose what flatters.
+    # Those that changed most, for better or worse: a fair choice.
     change = np.abs(right[1] - right[0])
     chosen = np.argsort(-change, kind="stable")[:_QUERIES]
     name = benchmark.name[:1].upper() + benchmark.name[1:]

@@ -47,16 +47,17 @@ Output = Annotated[
 Results = Annotated[
     int | None, typer.Option("--k", "-k", help="Results per query; 100, or all if fewer.")
 ]
-MethodName = Annotated[str, typer.Option("--method", help=f"auto, {', '.join(METHODS)}.")]
+MethodName = Annotated[str, typer.Option("--method", help=f"Method: auto, {', '.join(METHODS)}.")]
 Accuracy = Annotated[
     str | None,
     typer.Option(help="Residual at which a query stops: a number, or 'ranking' (3e-3)."),
 ]
 Steps = Annotated[
-    int | None, typer.Option(help="Solver steps; with --accuracy or --rtol, the most.")
+    int | None, typer.Option(help="Solver steps; with --accuracy or --rtol, at most as many.")
 ]
 Tolerance = Annotated[
-    float | None, typer.Option("--rtol", help="Like --accuracy, but to miss it is an error.")
+    float | None,
+    typer.Option("--rtol", help="Like --accuracy, but it is an error not to reach it."),
 ]
 Observed = Annotated[
     int, typer.Option("--query-neighbors", help="Items that diffusion starts from; 0: all.")
@@ -110,11 +111,11 @@ def search(
 def rerank(
     index: IndexFolder,
     ids: Annotated[
-        Path, typer.Argument(metavar="IDS", help="Found items of each query, shape (m, q).")
+        Path, typer.Argument(metavar="IDS", help="Ids of each query's results, shape (m, q).")
     ],
     similarities: Annotated[
         Path,
-        typer.Argument(metavar="SIMILARITIES", help="Their cosines, or --metric, shape (m, q)."),
+        typer.Argument(metavar="SIMILARITIES", help="Their cosines, or --metric; shape (m, q)."),
     ],
     *,
     output: Output = None,
@@ -179,7 +180,7 @@ def _settings(
 
 
 def _accuracy(option: str | None) -> str | float | None:
-    """A number if it is one; what else there may be, the library knows."""
+    """The option as a number if it is one; the library checks other texts."""
     if option is None:
         return None
     try:

@@ -79,6 +79,7 @@ def array_names(path: str | os.PathLike[str]) -> tuple[str, ...]:
 
 
 def _from_npy(file: Path) -> NDArray[Any]:
+    """The array of a ``.npy`` file, mapped into memory."""
     with _damage_named(file), open(file, "rb") as stream:
         dtype = _checked_dtype(stream, file.stat().st_size, file)
         if dtype is not None:
@@ -90,6 +91,7 @@ def _from_npy(file: Path) -> NDArray[Any]:
 
 
 def _from_npz(file: Path, name: str | None) -> NDArray[Any]:
+    """An array of a ``.npz`` archive, by its name or because it is the only one."""
     with _archive(file) as archive:
         members = _members(archive)
         chosen = name if name in members else next(iter(members)) if len(members) == 1 else None

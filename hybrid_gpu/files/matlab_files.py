@@ -1,8 +1,8 @@
 """MATLAB's ``.mat`` files of version 5 (``save -v7`` or older), read without trust in them.
 
-Every length that a file names is checked against what is there before anything is read or
-allocated; nothing here can run past the end of a buffer. Numbers, texts, cells and structs are
-read, which is what descriptors and ground truths are made of.
+Every length in a file is checked against the bytes that are there before anything is read or
+allocated, so that nothing here can run past the end of a buffer. Numbers, texts, cells and structs
+are read: descriptors and ground truths hold nothing else.
 """
 
 from __future__ import annotations
@@ -255,6 +255,7 @@ def _value(content: memoryview, order: str, depth: int) -> Any:
 def _numbers(
     content: memoryview, start: int, shape: tuple[int, ...], order: str
 ) -> tuple[NDArray[Any], int]:
+    """An array of numbers, and where the next element starts."""
     kind, data, after = _element(content, start, order)
     if kind not in _NUMBERS:
         raise DamagedFileError("an array holds no numbers")
@@ -267,6 +268,7 @@ def _numbers(
 
 
 def _texts(content: memoryview, start: int, shape: tuple[int, ...], order: str) -> str | list[str]:
+    """A text, or a list of texts if there are several rows."""
     kind, data, _ = _element(content, start, order)
     if kind not in _ENCODINGS:
         raise DamagedFileError("a text is not in letters")
@@ -283,6 +285,7 @@ def _texts(content: memoryview, start: int, shape: tuple[int, ...], order: str) 
 
 
 def _children(content: memoryview, start: int, count: int, order: str, depth: int) -> list[Any]:
+    """The ``count`` variables inside a cell or struct, from ``start`` on."""
     if count > (len(content) - start) // _TAG:
         raise DamagedFileError(f"{count} entries are more than there is room for")
     values = []
@@ -297,6 +300,21 @@ def _children(content: memoryview, start: int, count: int, order: str, depth: in
 def _structs(
     content: memoryview, start: int, count: int, order: str, depth: int
 ) -> list[dict[str, Any]]:
+    """The entries of a struct array, each a dict by field name.
+
+    Parameters
+    ----------
+    content
+        The whole variable.
+    start
+        Where the length of its field names stands.
+    count
+        Entries by the shape of the variable.
+    order
+        Byte order, ``"<"`` or ``">"``.
+    depth
+        How many cells and structs the variable lies in.
+    """
     kind, length, start = _element(content, start, order)
     if kind != 5 or len(length) != 4:
         raise DamagedFileError("a struct does not tell how long its names are")

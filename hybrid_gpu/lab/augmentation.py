@@ -26,22 +26,23 @@ def augmented(
 ) -> Dataset:
     """The pictures of a data set and random affine warps of them, ``n`` items in all.
 
-    Item i is picture i; behind the pictures, each pass over them warps every one once: rotated by
-    up to 15 degrees, scaled by 0.9 to 1.1, sheared by up to 0.1 and shifted by up to 2 pixels.
-    An item depends on the data set, on ``seed`` and on its own position, not on ``n``, so a
-    smaller set is the head of a larger one. Labels follow the pictures.
+    The first items are the pictures themselves. Then come passes over all pictures, each of which
+    warps every picture once: it is rotated by up to 15 degrees, scaled by 0.9 to 1.1, sheared by up
+    to 0.1 and shifted by up to 2 pixels. A warped picture keeps its label. An item depends on the
+    data set, on ``seed`` and on its own position, but not on ``n``: a smaller set is the beginning
+    of a larger one.
 
     Parameters
     ----------
     dataset
-        Of gray pictures: ``image_shape`` is (height, width).
+        A set of gray pictures: its ``image_shape`` is (height, width).
     n
         Number of items, at least that of the data set.
     seed
     dimensions
-        Descriptors are the pictures, projected onto the leading eigenvectors of the second moments
-        of the data set's own pictures. Nothing is centered, so that cosines stay close to those of
-        the pictures. None keeps the pixels.
+        Size of the descriptors. They are the pictures, projected onto the leading eigenvectors of
+        the second moments of the data set's own pictures. Nothing is centered, so that cosines stay
+        close to those of the pictures. None keeps the pixels.
     progress
         Called as ``progress("warps", done, total)`` with the number of items.
 
@@ -83,7 +84,7 @@ def augmented(
 def _picture_chunks(
     dataset: Dataset, n: int, seed: int
 ) -> Iterator[tuple[int, NDArray[np.float32]]]:
-    """The pictures, then pass after pass of warps, each chunk with the id of its first item."""
+    """The pictures and then their warps, in chunks, each with the id of its first item."""
     for repetition in range(-(-n // dataset.n)):
         warps = random_warps(dataset.n, seed, repetition) if repetition else None
         for low in range(0, min(dataset.n, n - repetition * dataset.n), _CHUNK):

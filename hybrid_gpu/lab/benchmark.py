@@ -63,8 +63,8 @@ class Split:
 class Benchmark:
     """Items, queries, and which items are right for which query.
 
-    Either both labels or the ground truth is given: an item is right for a query of its own class,
-    or if the ground truth says so.
+    A benchmark has either labels of items and queries, or a ground truth. With labels, an item is
+    right for every query of its own class.
 
     Attributes
     ----------
@@ -76,8 +76,8 @@ class Benchmark:
         Class of each item, numbers or text.
     query_labels : array of shape (m,), or None
     ground_truth : tuple of m mappings, or None
-        Ids of each query's ``"easy"``, ``"hard"`` and ``"junk"`` items, as int64 arrays; what
-        ``evaluation.revisited_protocol`` takes.
+        Ids of each query's ``"easy"``, ``"hard"`` and ``"junk"`` items, as int64 arrays, in the
+        form that ``evaluation.revisited_protocol`` takes.
     distractors : int
         How many of the last items are right for no query.
     image_shape : tuple of int, or None
@@ -134,12 +134,12 @@ class Benchmark:
         return _as_pictures(self.queries, self.image_shape, self.name)
 
     def __repr__(self) -> str:
-        far = f" ({self.distractors} distractors)" if self.distractors else ""
+        distractors = f" ({self.distractors} distractors)" if self.distractors else ""
         truth = "ground truth"
         if self.labels is not None:
             truth = f"{np.unique(self.labels[: self.n - self.distractors]).size} classes"
         d = self.queries.shape[1]
-        items = f"{self.n} items{far}, {self.m} queries"
+        items = f"{self.n} items{distractors}, {self.m} queries"
         return f"Benchmark({self.name}, {items}, {d} dimensions, {truth})"
 
 
@@ -150,7 +150,7 @@ def split_queries(dataset: Dataset, count: int, seed: int) -> Split:
     ----------
     dataset
     count
-        Number of queries; at least one item stays in the database.
+        Number of queries; it must leave at least one item in the database.
     seed
         The same seed gives the same queries. Both parts keep the order of the data set.
     """
@@ -169,8 +169,8 @@ def benchmark_of(split: Split, *, queries: int, seed: int) -> Benchmark:
     ----------
     split
     queries
-        How many random items of the query part become queries. The rest of it joins the database,
-        behind the items that are there already.
+        How many random items of the query part become queries. The others are appended to the
+        database.
     seed
         The same seed gives the same queries. Both parts keep the order of the data set.
     """
@@ -189,19 +189,19 @@ def benchmark_of(split: Split, *, queries: int, seed: int) -> Benchmark:
 
 
 def with_distractors(benchmark: Benchmark, descriptors: NDArray[Any]) -> Benchmark:
-    """A benchmark with more items behind its own, which are right for no query.
+    """A benchmark with more items appended, which are right for no query.
 
     Parameters
     ----------
     benchmark
-        If it has labels, the new items get one that no query has: -1 for numbers (unsigned ones
-        and booleans become int64), the empty text for text.
+        If it has labels, the new items get a label that no query has: -1 if labels are numbers
+        (unsigned numbers and booleans become int64), the empty text if they are texts.
     descriptors : array of shape (k, d)
 
     Raises
     ------
     ValueError
-        If the dimensions differ, or some query has the label -1 or the empty text itself.
+        If the dimensions differ, or if a query has the label -1 or the empty text.
     """
     added, (own, d) = np.asarray(descriptors), benchmark.descriptors.shape
     if added.ndim != 2 or added.shape[1] != d or added.dtype.kind not in "iuf":
@@ -247,6 +247,7 @@ def _check_descriptors(values: NDArray[Any], what: str) -> None:
 
 
 def _check_labels(benchmark: Benchmark, labels: NDArray[Any], query_labels: NDArray[Any]) -> None:
+    """Refuse labels of wrong shapes or kinds, and distractors with the label of a query."""
     n, m = benchmark.n, benchmark.m
     if labels.shape != (n,) or query_labels.shape != (m,):
         raise ValueError(
@@ -270,6 +271,7 @@ def _check_labels(benchmark: Benchmark, labels: NDArray[Any], query_labels: NDAr
 def _check_ground_truth(
     benchmark: Benchmark, truth: tuple[Mapping[str, NDArray[np.int64]], ...]
 ) -> None:
+    """Refuse a ground truth of other queries, or with ids that are no items."""
     if len(truth) != benchmark.m:
         raise ValueError(
             f"ground_truth must have one entry for each of the {benchmark.m} queries; got "
@@ -292,7 +294,7 @@ def _check_ground_truth(
 def _with_foreign_labels(
     labels: NDArray[Any], query_labels: NDArray[Any], count: int
 ) -> NDArray[Any]:
-    """Labels, and ``count`` more that no query has."""
+    """Labels with ``count`` more appended, which no query has."""
     foreign: Any = {"U": "", "S": b""}.get(labels.dtype.kind, -1)
     if np.any(query_labels == foreign):
         raise ValueError(

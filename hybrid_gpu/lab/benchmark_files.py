@@ -24,8 +24,8 @@ def load_folder(folder: str | os.PathLike[str]) -> Benchmark:
     Parameters
     ----------
     folder
-        With these files; arrays are ``.npy``, ``.npz`` or ``.mat``, one item per row (per column
-        if only that fits the number of labels or of pictures):
+        A folder with the files below. Arrays are ``.npy``, ``.npz`` or ``.mat`` files with one item
+        per row, or per column if only that fits the number of labels or of pictures.
 
         - ``descriptors``, of shape (n, d), and ``queries``, of shape (m, d);
         - ``labels`` and ``query_labels``, of length n and m; or else a ground truth that
@@ -36,7 +36,7 @@ def load_folder(folder: str | os.PathLike[str]) -> Benchmark:
     Raises
     ------
     ValueError
-        If a part is missing, or there twice; says what was found and what was expected.
+        If a part is missing or there twice. The message says what is there and what is expected.
     """
     files = _files_of(folder)
     truth = files.pop("ground_truth", None)
@@ -79,25 +79,28 @@ def revisited(
         Array file of the database. The published ``.mat`` files hold the database as ``X`` and the
         queries as ``Q``, one picture per *column*.
     ground_truth
-        ``gnd_roxford5k.pkl``, ``gnd_rparis6k.pkl``, or what else ``load_ground_truth`` reads.
+        ``gnd_roxford5k.pkl``, ``gnd_rparis6k.pkl``, or any other file that ``load_ground_truth``
+        reads.
     queries
         Array file of the queries; None if they are ``Q`` in the file of the descriptors.
     distractors
         Descriptors of pictures that are right for no query (the million of ``revisitop1m``): an
         array, or its file. They are copied, 8 GB for a million of 2,048 dimensions.
     name
-        None: that of the ground truth, ``roxford5k`` for ``gnd_roxford5k.pkl``.
+        Name of the benchmark. None takes it from the ground truth: ``roxford5k`` for
+        ``gnd_roxford5k.pkl``.
 
     Returns
     -------
     Benchmark
-        With one item per row, in whichever orientation the files have them: the numbers of pictures
-        and of queries in the ground truth tell.
+        With one item per row. The files may have items as rows or as columns: the numbers of
+        pictures and of queries in the ground truth decide.
 
     Raises
     ------
     ValueError
-        If a file cannot be read, or an array fits the ground truth in no way or in both.
+        If a file cannot be read, or if an array fits the ground truth neither way round, or both
+        ways.
     """
     answers = load_ground_truth(ground_truth)
     if queries is None and "Q" not in array_names(descriptors):
@@ -140,9 +143,14 @@ def _as_vector(array: NDArray[Any], place: Path) -> NDArray[Any]:
 
 
 def _files_of(folder: str | os.PathLike[str]) -> dict[str, Path]:
-    """The files of a benchmark by their parts, as ``datasets.load_folder`` describes them.
+    """The files in the folder of a benchmark, by the names that ``load_folder`` gives to them.
 
-    Every part that a benchmark needs is there; the ground truth is called ``"ground_truth"``.
+    A ground truth has the name ``"ground_truth"``, whatever its file is called.
+
+    Raises
+    ------
+    ValueError
+        If a part is missing or there twice.
     """
     place = Path(folder)
     if not place.is_dir():
@@ -173,9 +181,22 @@ def by_rows(
     dimensions: int | None = None,
     square: bool = False,
 ) -> NDArray[Any]:
-    """The array with items as rows, found out by the sizes that are known.
+    """The array or its transpose, whichever has items as rows.
 
-    ``square`` says that a square array has its items as rows; otherwise it is refused.
+    Parameters
+    ----------
+    array
+    place
+        The file, or what else the array is called in error messages.
+    items, dimensions
+        The sizes that are known, at least one of the two.
+    square
+        True takes the items of a square array as its rows; False refuses a square array.
+
+    Raises
+    ------
+    ValueError
+        If neither way round fits the sizes, or both do.
     """
 
     def fits(shape: tuple[int, ...]) -> bool:
@@ -194,6 +215,17 @@ def by_rows(
 
 
 def _check_parts(folder: Path, parts: Mapping[str, Path], names: list[str]) -> None:
+    """Refuse a folder that lacks a part, or has both labels and a ground truth.
+
+    Parameters
+    ----------
+    folder
+        Named in error messages.
+    parts
+        The files of the benchmark, by the names of their parts.
+    names
+        All files in the folder.
+    """
     labels = {"labels", "query_labels"}
     missing = sorted({"descriptors", "queries"} - parts.keys())
     if "ground_truth" not in parts:

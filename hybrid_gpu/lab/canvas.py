@@ -13,7 +13,7 @@ from typing import Any
 
 INSTALL = "pip install 'hybrid-gpu[plots]'"
 FAINT = "#555555"
-# What a user may have set in a matplotlibrc must not change the pictures.
+# Settings that a user may have changed, and that must not change the pictures.
 _SETTINGS = (
     *("axes", "contour", "figure", "font", "grid", "image", "legend", "lines", "markers"),
     *("patch", "path", "savefig", "svg", "text", "xaxis", "xtick", "yaxis", "ytick"),
@@ -22,14 +22,25 @@ _BASE: dict[str, Any] = {
     "font.family": "DejaVu Sans",
     "svg.fonttype": "none",
     "svg.hashsalt": "hybrid-gpu",
-    # A dollar in a name is a dollar.
+    # A dollar sign in a name does not begin a formula.
     "text.parse_math": False,
 }
 
 
 @contextmanager
 def figures_of_ours(**look: Any) -> Iterator[Any]:
-    """matplotlib's class of figures, and its own settings with a few of ours while it is in use."""
+    """Give matplotlib's class of figures, and replace the user's settings until the block ends.
+
+    Parameters
+    ----------
+    **look
+        Settings of matplotlib, with ``.`` in their names, that differ from its defaults.
+
+    Raises
+    ------
+    ImportError
+        If matplotlib is not installed; names the line that installs it.
+    """
     try:
         import matplotlib
         from matplotlib.figure import Figure
@@ -44,14 +55,20 @@ def figures_of_ours(**look: Any) -> Iterator[Any]:
 
 
 def encoded(figure: Any, name: str) -> bytes:
-    """The file of a figure. Neither the date nor matplotlib's version is in it."""
-    # Formats differ in the notes that they carry, and an unknown one is a warning.
+    """The bytes of a figure's file, without date or version: the same figure, the same bytes.
+
+    Parameters
+    ----------
+    name
+        The format, such as ``"png"``.
+    """
+    # Notes to leave out. matplotlib warns about a note that a format does not have.
     silent = {"png": ("Software",), "svg": ("Creator", "Date", "Format", "Type")}.get(name, ())
     content = io.BytesIO()
     figure.savefig(content, format=name, metadata=dict.fromkeys(silent) or None)
     if name != "svg":
         return content.getvalue()
-    # Readers without our font take their own; ours is wider than most, so texts fit.
+    # Readers without this font use another one; most are narrower, so texts still fit.
     return content.getvalue().replace(b"'DejaVu Sans'", b"sans-serif")
 
 

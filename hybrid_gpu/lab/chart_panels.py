@@ -19,9 +19,9 @@ class Series:
     name : str
         Stands in the legend; empty for none. A ranking method has the same colour in every chart.
     points : tuple of (x, y)
-        Points that are not finite are left out, and so are those below zero on a log axis.
+        Points that are not finite are left out, and on a log axis those that are not positive.
     labels : tuple of str
-        A short text beside each point, or nothing at all.
+        A short text for each point, or an empty tuple for no texts.
     joined : bool
         False draws the marks only.
     """
@@ -42,11 +42,11 @@ class Panel:
     Attributes
     ----------
     title, x, y : str
-        What stands above the panel and beside its axes.
+        The texts above the panel, below it and beside it.
     series : tuple of Series
     log_x, log_y : bool
     levels, edges : tuple of (name, value)
-        Dashed horizontal and vertical lines.
+        Dashed lines: levels are horizontal, edges are vertical.
     """
 
     title: str
@@ -69,12 +69,12 @@ class Contours:
     Attributes
     ----------
     title, x, y : str
-        What stands above the panel and beside its axes.
+        The texts above the panel, below it and beside it.
     across, up : tuples of float
         Increasing positions of the columns and of the rows of ``values``.
     values : float array of shape (len(up), len(across))
     levels : tuple of float
-        Values to draw a line for; those out of the range of ``values`` are left out.
+        Values to draw a line for; a level outside the range of ``values`` is left out.
     """
 
     title: str
@@ -107,6 +107,7 @@ def check_panels(panels: Sequence[Panel | Contours]) -> None:
 
 
 def _check_contours(panel: Contours) -> None:
+    """Refuse contours without a grid of at least 2 by 2, or of another shape than their axes."""
     expected = (len(panel.up), len(panel.across))
     if np.shape(panel.values) != expected:
         raise ValueError(

@@ -20,8 +20,8 @@ class Style:
     line: str = "-"
 
 
-# The colours are those of Okabe and Ito, which the colour-blind tell apart, without their yellow,
-# which nobody sees on white. No two methods share a mark: a grey print can be read as well.
+# The colours are those of Okabe and Ito, which colour-blind readers can tell apart, without their
+# yellow, which cannot be seen on white. No two methods share a mark, so a grey print can be read.
 METHOD_STYLES = {
     "temporal": Style("#d55e00", "o"),
     "truncated": Style("#e69f00", "D"),
@@ -46,7 +46,7 @@ _OTHER_STYLES = (
     Style("#8c6510", "*"),
 )
 _LINES = ("-", "--", ":", "-.")
-# Marks of one nominal size differ in how large they look.
+# Sizes at which the marks look equally large.
 MARK_SIZES = {
     "D": 5.6,
     "s": 5.8,
@@ -62,12 +62,16 @@ MARK_SIZES = {
 
 
 def styles_of(panels: Sequence[Panel | Contours]) -> dict[str, Style]:
-    """A look for every series of a chart, by name."""
+    """The style of every series of a chart, by its name.
+
+    A ranking method always has the same style; a series whose name begins with that of a method
+    has it too, if no other series of the chart does.
+    """
     lines = [panel for panel in panels if isinstance(panel, Panel)]
     names = dict.fromkeys(series.name for panel in lines for series in panel.series)
     styles = {name: METHOD_STYLES[name] for name in names if name in METHOD_STYLES}
     for name in names:
-        # "hybrid, r = 400" looks like "hybrid", unless another series does already.
+        # "hybrid, r = 400" gets the style of "hybrid", unless another series has it.
         family = METHOD_STYLES.get(re.split(r"[ ,(:]", name.lower(), maxsplit=1)[0])
         if name not in styles and family is not None and family not in styles.values():
             styles[name] = family
@@ -76,7 +80,7 @@ def styles_of(panels: Sequence[Panel | Contours]) -> dict[str, Style]:
     rest = [name for name in names if name not in styles]
     for place, name in enumerate(rest):
         turn, entry = divmod(place, len(free))
-        # The marks move on by one with every turn, so that no two series look alike.
+        # Each round through the colours shifts the marks by one: no two series look alike.
         mark = free[(entry + turn) % len(free)].marker
         styles[name] = Style(free[entry].color, mark, _LINES[turn % len(_LINES)])
     return {name: styles[name] for name in names}

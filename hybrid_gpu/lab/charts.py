@@ -49,7 +49,7 @@ _CHART_LOOK: dict[str, Any] = {
 # The layout of a chart, in inches.
 _PANEL_WIDTH, _ONE_PANEL_WIDTH, _PANEL_HEIGHT = 4.5, 5.4, 2.9
 _TITLE_HEIGHT, _LEGEND_LINE, _NOTE_LINE, _BORDER = 0.36, 0.22, 0.15, 0.06
-# A dense line carries marks at this fraction of its length only.
+# A line of more points than this has marks only at this fraction of the length of the axes.
 _DENSE, _MARK_SPACING = 25, 0.12
 
 
@@ -63,8 +63,8 @@ def chart(
 ) -> None:
     """Draw panels side by side, with one legend for all of them, into a PNG or SVG file.
 
-    A series has the same colour and mark in all panels. The same panels give the same bytes,
-    and the file is put in place whole or not at all.
+    A series has the same colour and mark in all panels. The same panels give the same bytes. The
+    file is put in place in one step, so that nobody sees half of it.
 
     Parameters
     ----------
@@ -83,7 +83,8 @@ def chart(
     ImportError
         If matplotlib is not installed.
     ValueError
-        If there is no panel, if a part of one does not fit another, or for another file ending.
+        If there is no panel, if the parts of a panel do not fit together, or if the file has
+        another ending.
     """
     ending = Path(path).suffix.lower().lstrip(".")
     if ending not in ("png", "svg"):
@@ -102,7 +103,7 @@ def drawn(
     columns: int = 2,
     note: str = "",
 ) -> dict[str, bytes]:
-    """The chart that :func:`chart` writes, as the bytes of a file of each format."""
+    """The chart that :func:`chart` writes, as bytes of a file in each format, by format."""
     check_count(columns, "columns")
     check_panels(panels)
     with figures_of_ours(**_CHART_LOOK) as make_figure:
@@ -118,6 +119,10 @@ def _lay_out(
     columns: int,
     note: str,
 ) -> Any:
+    """A figure with a title, the panels in rows, one legend, and a note at the bottom.
+
+    The heights of all parts are known beforehand, so that panels have the same size in every chart.
+    """
     columns = min(columns, len(panels))
     rows = math.ceil(len(panels) / columns)
     width = _ONE_PANEL_WIDTH if columns == 1 else columns * _PANEL_WIDTH
@@ -147,7 +152,7 @@ def _lay_out(
     if names:
         _draw_legend(figure, places, styles, across, None if beside else below[0] / height)
 
-    # Texts look for a free spot, which is known when everything else has its place.
+    # Labels come last: where there is room for them depends on everything else.
     figure.get_layout_engine().execute(figure)
     figure.set_layout_engine("none")
     for axes, panel in zip(places, panels, strict=False):
@@ -181,6 +186,7 @@ def _draw_legend(
 
 
 def _draw_panel(axes: Any, panel: Panel | Contours, styles: Mapping[str, Style]) -> None:
+    """Draw the axes, the series and the dashed lines of a panel, but no texts inside it."""
     axes.set(xlabel=plain_line(panel.x), ylabel=plain_line(panel.y))
     axes.set_title(plain_line(panel.title))
     if isinstance(panel, Contours):
@@ -216,17 +222,18 @@ def _visible(series: Series, panel: Panel) -> tuple[NDArray[Any], list[str]]:
 
 
 def _draw_series(axes: Any, series: Series, points: NDArray[Any], style: Style) -> None:
+    """Draw the line and the marks of a series."""
     dense = series.joined and len(points) > _DENSE
     axes.plot(
         points[:, 0],
         points[:, 1],
         color=style.color,
         linestyle=style.line if series.joined else "none",
-        # A line without a name has nothing that its marks would tell.
+        # A dense line without a name needs no marks: no legend explains them.
         marker=style.marker if series.name or not dense else None,
         markersize=MARK_SIZES[style.marker],
         markevery=_MARK_SPACING if dense else None,
-        # A white rim keeps marks apart that lie on each other.
+        # A white rim parts marks that overlap.
         markeredgecolor="white",
         markeredgewidth=0.6,
         label=plain_line(series.name) or "_nameless",
@@ -246,11 +253,12 @@ def _dashed(panel: Panel) -> list[tuple[str, float, bool]]:
 
 
 def _set_ticks(axis: Any, values: NDArray[Any], *, log: bool) -> None:
+    """Put ticks at round numbers, written as plain text."""
     from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 
     if log:
         low, high = axis.get_view_interval()
-        # Less than two decades have too few powers of ten to read a value off.
+        # Below two decades there are too few powers of ten to read values by.
         steps = (1.0,) if high >= 100 * low else (1.0, 2.0, 5.0)
         axis.set_major_locator(LogLocator(subs=steps))
         axis.set_major_formatter(FuncFormatter(lambda value, _: axis_number(value)))
@@ -260,6 +268,7 @@ def _set_ticks(axis: Any, values: NDArray[Any], *, log: bool) -> None:
 
 
 def _label_panel(axes: Any, panel: Panel | Contours, styles: Mapping[str, Style]) -> None:
+    """Write the texts inside a panel: labels of points, and names of dashed lines."""
     if isinstance(panel, Contours):
         _draw_contours(axes, panel)
         return
@@ -284,6 +293,7 @@ def _say_nothing_is_there(axes: Any) -> None:
 
 
 def _draw_contours(axes: Any, panel: Contours) -> None:
+    """Draw the lines of equal value, each with its value."""
     from matplotlib import colormaps
 
     values = np.ma.masked_invalid(np.asarray(panel.values, dtype=float))
@@ -294,9 +304,9 @@ def _draw_contours(axes: Any, panel: Contours) -> None:
     if not levels:
         _say_nothing_is_there(axes)
         return
-    # Viridis grows too pale for thin lines at its bright end.
+    # The bright end of viridis is too pale for thin lines.
     shades = colormaps["viridis"](np.linspace(0.0, 0.8, len(levels)))
     lines = axes.contour(panel.across, panel.up, values, levels, colors=shades, linewidths=1.3)
     for text in axes.clabel(lines, fmt=axis_number, fontsize=LABEL_SIZE, inline_spacing=4):
-        # Half a number at the border would be a wrong number.
+        # A number that is cut off at the border would be read as another number.
         text.set(clip_on=False, zorder=5)

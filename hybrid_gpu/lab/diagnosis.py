@@ -1,4 +1,4 @@
-"""What this machine has for the library, what is missing, and how to get it."""
+"""What this machine offers to the library, what is missing, and how to get it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Finding:
 
 
 def diagnose() -> tuple[Finding, ...]:
-    """Processor, memory, packages and GPUs, and what ``backend="auto"`` makes of them."""
+    """Facts about processor, memory, packages and GPUs, and what ``backend="auto"`` chooses."""
     memory = NumpyBackend().available_bytes() / 1e9
     return (
         Finding("hybrid-gpu", _version("hybrid-gpu") or "not installed"),

@@ -1,8 +1,7 @@
-"""The experiments of the paper on any benchmark: what to measure, and measuring it.
+"""The experiments of the paper, measured on any benchmark.
 
-A run lives in a folder. Every measurement is appended to ``measurements.jsonl`` as soon as it is
-made, and what takes long to compute is kept in ``work``, so that a run which was interrupted goes
-on where it was.
+A run has a folder. Every measurement is appended to ``measurements.jsonl`` at once, and the results
+of long computations are kept in ``work``, so that an interrupted run can continue.
 """
 
 from __future__ import annotations
@@ -45,7 +44,7 @@ from hybrid_gpu.progress import Progress
 from hybrid_gpu.ranking.query_expansion import Expansion, augment_database
 from hybrid_gpu.validation import check_count, check_vectors
 
-# Components up to this size may be decomposed densely, in a minute or so.
+# Components up to this size can be decomposed densely in about a minute.
 _DENSE_ITEMS = 7000
 
 
@@ -58,15 +57,15 @@ class Run:
     benchmark : mapping
         Its name and sizes.
     settings : Settings
-        As they were used: ranks are cut to what the graph has.
+        As they were used: ranks are cut to the number of eigenvectors that the graph has.
     machine : mapping of str to str
         Processor, cores, versions.
     backend : str
-        Where it ran.
+        Name of the backend that it ran on.
     eigenvalues : tuple of float
         The leading ones, descending.
     groups : int
-        Aggregates of ``hybrid``, by default.
+        Number of aggregates that ``hybrid`` has by default.
     exact : Measurement
         The exact solution.
     measurements : mapping of Trial to Measurement
@@ -85,7 +84,7 @@ class Run:
         return f"Run({self.benchmark['name']}, {len(self.measurements)} measurements)"
 
     def to_json(self) -> dict[str, Any]:
-        """Plain values that ``from_json`` makes a run of."""
+        """The run as plain values, which ``from_json`` reads."""
         return {
             "benchmark": dict(self.benchmark),
             "settings": asdict(self.settings),
@@ -127,12 +126,12 @@ def run_experiments(
     Parameters
     ----------
     folder
-        Where measurements go; made if it is not there. A folder with an unfinished run of the same
-        benchmark and settings is gone on with.
+        Folder of the run; it is made if it is not there. An unfinished run of the same benchmark
+        and settings is continued.
     settings
         ``Settings()`` by default.
     restart
-        Throw away what an earlier run left in the folder; files that are not a run's own stay.
+        Remove the measurements of an earlier run from the folder; files of the user stay.
     progress
         Called as ``progress(stage, done, total)``.
 
@@ -144,7 +143,7 @@ def run_experiments(
     place = Path(folder)
     settings = Settings() if settings is None else settings
     device = select_backend(backend)
-    # Before anything is written: a run that cannot begin leaves no folder behind.
+    # Checked before anything is written: a run that cannot begin leaves no folder behind.
     check_count(settings.neighbors, "neighbors", high=benchmark.n - 1)
     for what, vectors in (("descriptors", benchmark.descriptors), ("queries", benchmark.queries)):
         check_vectors(vectors, what, dtype="float32", backend=select_backend("numpy"))
@@ -163,7 +162,7 @@ def run_experiments(
     indexes = _Indexes(base, eigen, benchmark, settings)
     groups_of_trials = trials_of(settings, base).values()
     trials = list(dict.fromkeys(trial for group in groups_of_trials for trial in group))
-    # By index, so that each is made once.
+    # Trials of one index follow each other, so that each index is made once.
     trials.sort(
         key=lambda trial: (trial.augmented, trial.basis, trial.rank or 0, trial.sparsity or 0)
     )
@@ -202,7 +201,7 @@ def base_index(
 
 
 class _Indexes:
-    """The index of each trial, made when it is asked for; the last one is kept."""
+    """Makes the index of each trial when it is needed, and keeps the last one."""
 
     def __init__(
         self,
@@ -216,6 +215,7 @@ class _Indexes:
         self._kept: tuple[object, DiffusionIndex] | None = None
 
     def index_for(self, trial: Trial) -> DiffusionIndex:
+        """The index of a trial."""
         key = (trial.augmented, trial.basis, trial.rank)
         if trial.basis == "sparse-eigen":
             key = (*key, trial.sparsity)  # type: ignore[assignment]
@@ -225,6 +225,7 @@ class _Indexes:
         return self._kept[1]
 
     def _made(self, trial: Trial) -> DiffusionIndex:
+        """A new index with the basis, or the augmented database, of a trial."""
         seed = self._settings.seed
         if trial.augmented:
             base, few = self._base, Expansion()
@@ -255,7 +256,7 @@ def _base_index(
     progress: Progress | None,
     device: Backend,
 ) -> DiffusionIndex:
-    """The index without a basis; its k-NN lists and graph are kept for the next time."""
+    """The index without a basis, built or loaded; its lists and graph are saved in ``work``."""
     folder = work / GRAPH
     if has_index(folder):
         index = load_index(folder, backend=device)
@@ -271,7 +272,7 @@ def _base_index(
             progress=progress,
             backend=device,
         )
-        # The descriptors are the user's already, and may be large.
+        # Descriptors are not saved: the user has them, and they may be large.
         replace(index, descriptors=None).save(folder)
     if index.descriptors is not None:
         return index
@@ -284,7 +285,7 @@ def _base_index(
 def _eigen_index(
     base: DiffusionIndex, settings: Settings, work: Path, progress: Progress | None
 ) -> DiffusionIndex:
-    """The index with all the eigenvectors that any trial needs."""
+    """The index with as many eigenvectors as any trial needs."""
     folder = work / EIGENVECTORS
     rank = max(settings.spectral_rank, settings.rank, *settings.ranks)
     if has_index(folder):
@@ -298,7 +299,7 @@ def _eigen_index(
 def _exact(
     log: RunLog, base: DiffusionIndex, benchmark: Benchmark, work: Path, progress: Progress | None
 ) -> tuple[Measurement, HostArray]:
-    """The exact solution of every query, which the others are held against."""
+    """The exact solution, measured or loaded, and its top 100 items for every query."""
     path = work / EXACT
     if log.exact is not None and path.is_file():
         return log.exact, np.load(path, allow_pickle=False)
@@ -327,9 +328,9 @@ def _exact(
 
 
 def _fitting(settings: Settings, base: DiffusionIndex) -> Settings:
-    """The settings with ranks that the graph's largest component can give."""
+    """The settings, with ranks no larger than the graph's largest component allows."""
     size = largest_component(base.layout.graph).size
-    # Beyond a third of the component the decomposition is dense, which takes hours on large ones.
+    # Above a third of the component the decomposition is dense: hours, if the component is large.
     most = max(1, size - 1 if size <= _DENSE_ITEMS else size // 3)
     return replace(
         settings,

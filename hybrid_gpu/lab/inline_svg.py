@@ -8,12 +8,22 @@ from collections.abc import Mapping
 
 
 def inline_svg(content: bytes, *, name: str, title: str) -> str:
-    """A picture of ours as an element of a page that holds several of them.
+    """An SVG file as an element of a page that holds several pictures.
 
-    Every ``id`` that something refers to is put behind the section's name; the others go.
+    Ids that something refers to get ``name`` before them, so that no two pictures share one; other
+    ids are removed.
+
+    Parameters
+    ----------
+    content
+        A file that ``canvas.encoded`` made.
+    name
+        Unique in the page; letters, digits, ``-`` and ``_``.
+    title
+        The text that screen readers say.
     """
     root = ElementTree.fromstring(content)
-    # An SVG file's style sheet would be one for the whole page.
+    # The style sheet of an SVG file would hold for the whole page.
     for parent in root.iter():
         for child in list(parent):
             if _local(child.tag) in ("style", "metadata"):
@@ -25,7 +35,7 @@ def inline_svg(content: bytes, *, name: str, title: str) -> str:
         old = {_local(key): value for key, value in node.attrib.items()}
         node.attrib.clear()
         node.attrib.update(_renamed(old, referenced, name))
-        # The indentation is half of the file. No text of ours is all blank.
+        # Indentation is half of the file; no label consists of blanks.
         for side in ("text", "tail"):
             if not (getattr(node, side) or "").strip():
                 setattr(node, side, None)
@@ -40,11 +50,12 @@ def inline_svg(content: bytes, *, name: str, title: str) -> str:
 
 
 def _local(name: str) -> str:
-    """A name without its namespace: a page knows those of SVG by heart."""
+    """A name without its namespace, which HTML does not need for SVG."""
     return name.rpartition("}")[2]
 
 
 def _renamed(attributes: Mapping[str, str], referenced: set[str], name: str) -> dict[str, str]:
+    """The attributes of an element, with ``name`` before every id and reference."""
     kept = {}
     for key, value in attributes.items():
         if key == "id":

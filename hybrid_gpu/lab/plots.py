@@ -34,14 +34,14 @@ _LEAST_WIDTH = 6.2
 
 
 def check_picture(path: str | os.PathLike[str]) -> None:
-    """Refuse a picture that cannot be drawn, before the work that it shall show.
+    """Refuse a picture that cannot be drawn, before the work for it begins.
 
     Raises
     ------
     ImportError
         If matplotlib is not installed.
     ValueError
-        If the file's ending names no format that it writes.
+        If the file's ending names no format that matplotlib writes.
     """
     with figures_of_ours() as make_figure:
         formats = make_figure().canvas.get_supported_filetypes()
@@ -70,15 +70,15 @@ def ranking_grid(
 ) -> None:
     """Draw what diffusion did to the first results of some queries.
 
-    Each query has two rows, the order by similarity above the order after diffusion. Right results
-    have a green frame, wrong ones a dashed red frame and a cross.
+    Each query has two rows: the first results by similarity, and below them those after diffusion.
+    Right results have a green frame, wrong results a dashed red frame and a cross.
 
     Parameters
     ----------
     images : array of shape (n, height, width) or (n, height, width, 3)
         Pictures of the database.
     query_images : array of shape (m, height, width) or (m, height, width, 3)
-        Pictures of the queries; all of them are drawn, so pass a few.
+        Pictures of the queries; all of them are drawn, so pass only a few.
     before_ids, after_ids : int arrays of shape (m, k)
         Rankings of the queries by similarity and after diffusion, best first; -1 is skipped.
     labels, query_labels : arrays of shape (n,) and (m,)
@@ -153,6 +153,7 @@ def _draw_query(figure: Any, picture: NDArray[Any], label: Any, top: float) -> N
 def _draw_row(
     figure: Any, name: str, pictures: NDArray[Any], right: NDArray[np.bool_], bottom: float
 ) -> None:
+    """Draw the results of one query in one order, with the number of right ones before them."""
     text = f"{name}\n{int(right.sum())} of {right.size} right"
     write_at(figure, _FIRST_RESULT - 0.1, bottom + _CELL / 2, text, fontsize=8, ha="right")
     for place, (picture, hit) in enumerate(zip(pictures, right, strict=True)):

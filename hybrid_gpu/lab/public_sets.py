@@ -37,13 +37,13 @@ def fashion_mnist(folder: str | os.PathLike[str] | None = None) -> Split:
     Parameters
     ----------
     folder
-        Where the four IDX files are, compressed or not; None looks where Debian's package
-        ``dataset-fashion-mnist`` puts them.
+        The folder of the four IDX files, compressed or not. None takes the one of Debian's package
+        ``dataset-fashion-mnist``.
 
     Raises
     ------
     FileNotFoundError
-        If they are not there; says how to get them.
+        If the files are not there; the message says how to get them.
     """
     advice = (
         "Install Debian's package dataset-fashion-mnist, or pass the folder of the four IDX files"
@@ -57,19 +57,29 @@ def mnist(folder: str | os.PathLike[str] | None = None) -> Split:
     Parameters
     ----------
     folder
-        Where the four IDX files are, compressed or not; None looks into
+        The folder of the four IDX files, compressed or not. None takes
         ``/usr/share/datasets/mnist``.
 
     Raises
     ------
     FileNotFoundError
-        If they are not there; says which files are meant.
+        If the files are not there; the message names them.
     """
     advice = "Pass the folder of the four IDX files"
     return _from_idx_folder("MNIST", _MNIST if folder is None else folder, advice)
 
 
 def _from_idx_folder(name: str, folder: str | os.PathLike[str], advice: str) -> Split:
+    """The training part as database and the test part as queries, from four IDX files.
+
+    Parameters
+    ----------
+    name
+        Name of the data sets.
+    folder
+    advice
+        How to get the files; part of the error if one is missing.
+    """
     place = Path(folder)
     parts = []
     for part in ("train", "t10k"):
@@ -89,6 +99,7 @@ def _from_idx_folder(name: str, folder: str | os.PathLike[str], advice: str) -> 
 
 
 def _idx_file(folder: Path, stem: str, ending: str, advice: str) -> Path:
+    """The file of one part of a data set; an error with ``advice`` if it is not there."""
     # Some copies of these files have a dot where the published ones have a hyphen.
     for name in (f"{stem}-{ending}", f"{stem}.{ending}"):
         for candidate in (folder / f"{name}.gz", folder / name):

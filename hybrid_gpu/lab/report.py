@@ -115,7 +115,7 @@ def write_report(
 
 
 def _csv(rows: Sequence[Mapping[str, Any]]) -> str:
-    """A table as RFC 4180 has it, from which every number comes back as it was."""
+    """A table as CSV (RFC 4180), with all digits of every number."""
     columns = list(rows[0])
     content = io.StringIO(newline="")
     writer = csv.writer(content, lineterminator="\r\n")

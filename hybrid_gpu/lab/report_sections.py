@@ -26,12 +26,12 @@ class Section:
     text : str
         Plain paragraphs, with an empty line between them.
     rows : tuple of mappings
-        The table; all rows have the same keys, which name its columns. Values are numbers, texts,
-        booleans, or None for nothing.
+        The table; all rows have the same keys, which name its columns. Values are numbers, texts or
+        booleans; None is an empty cell.
     panels : tuple of Panel or Contours
         The chart.
     shown : bool
-        False keeps a long table out of the report; it is in its CSV file anyway.
+        False keeps a long table out of the pages; the CSV file has it.
     columns : int
         Panels in a row, at most.
     """
@@ -49,7 +49,7 @@ class Section:
 
 
 def check_sections(sections: Sequence[Section]) -> None:
-    """Refuse sections that have no proper names of files, or rows that make no table."""
+    """Refuse sections whose names cannot be names of files, or whose rows are no table."""
     names = {"report"}
     for section in sections:
         if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_-]*", section.name):
@@ -69,6 +69,7 @@ def check_sections(sections: Sequence[Section]) -> None:
 
 
 def _check_rows(section: Section) -> None:
+    """Refuse rows with different keys, or with values that are not plain."""
     expected = list(section.rows[0]) if section.rows else ["a column"]
     if not expected or not all(isinstance(key, str) for key in expected):
         raise ValueError(

@@ -1,4 +1,4 @@
-"""The log of a run of experiments: one line per measurement, so that none is made twice."""
+"""The log of a run: one line per measurement, so that nothing is measured twice."""
 
 from __future__ import annotations
 
@@ -28,7 +28,16 @@ GRAPH, EIGENVECTORS, EXACT = "graph", "eigenvectors", "exact.npy"
 
 
 class RunLog:
-    """The measurements of a folder: those that are there, and those to come."""
+    """The measurements in the folder of a run; new ones are appended to its file.
+
+    Attributes
+    ----------
+    header : mapping
+        What ``header_of`` gave when the run began.
+    measurements : dict of Trial to Measurement
+    exact : Measurement or None
+        The exact solution, once it is measured.
+    """
 
     def __init__(self, path: Path, header: Mapping[str, Any]) -> None:
         self.header = header
@@ -44,7 +53,13 @@ class RunLog:
 
     @classmethod
     def open(cls, folder: Path, header: Mapping[str, Any]) -> RunLog:
-        """Begin a run in a folder, or go on with the one that is there."""
+        """Begin a run in a folder, or continue the run that is there.
+
+        Raises
+        ------
+        ValueError
+            If the folder holds a run with another header, or other files.
+        """
         path = folder / _HEADER
         if not path.is_file():
             _begin(folder, header)
@@ -91,7 +106,7 @@ def _put_header(folder: Path, header: Mapping[str, Any]) -> None:
 
 
 def _whole_lines(path: Path) -> Iterator[dict[str, Any]]:
-    """The lines of a log; one that was cut off by an interruption is taken out of the file."""
+    """The lines of a log; a last line that an interruption cut off is removed from the file."""
     if not path.is_file():
         return
     content = path.read_bytes()
@@ -106,7 +121,13 @@ def _whole_lines(path: Path) -> Iterator[dict[str, Any]]:
 
 
 def restart_run(folder: Path, header: Mapping[str, Any]) -> None:
-    """Throw away what a run keeps, and nothing else: its report, and files of the user's, stay."""
+    """Remove the files of a run from its folder; the report and files of the user stay.
+
+    Raises
+    ------
+    ValueError
+        If the folder holds something else than a run; nothing is removed then.
+    """
     if not folder.exists() or not any(folder.iterdir()):
         return
     if not _is_run(folder):
@@ -115,7 +136,7 @@ def restart_run(folder: Path, header: Mapping[str, Any]) -> None:
         remove_index(folder / WORK / name)
     (folder / WORK / EXACT).unlink(missing_ok=True)
     (folder / _LINES).unlink(missing_ok=True)
-    # The header last: without it, the folder would no longer be known for a run.
+    # The header last: without it, the folder would no longer be recognized as a run.
     _put_header(folder, header)
 
 
@@ -128,7 +149,7 @@ def _is_run(folder: Path) -> bool:
 
 
 def header_of(benchmark: Benchmark, settings: Mapping[str, Any], backend: str) -> dict[str, Any]:
-    """What makes two runs the same run, and where this one was made."""
+    """The header of a run: benchmark, settings and backend, which identify it, and the machine."""
     header = {
         "benchmark": {
             "name": benchmark.name,
@@ -146,7 +167,7 @@ def header_of(benchmark: Benchmark, settings: Mapping[str, Any], backend: str) -
 
 
 def _fingerprint(benchmark: Benchmark) -> str:
-    """A checksum of the queries, what is right for them, and a thousand items."""
+    """A checksum of the queries, of their right answers, and of a thousand items."""
     rows = np.linspace(0, benchmark.n - 1, min(benchmark.n, 1000)).astype(np.int64)
     parts: list[HostArray] = [np.asarray(benchmark.descriptors[rows]), benchmark.queries]
     if benchmark.ground_truth is not None:
@@ -175,5 +196,5 @@ def _machine() -> dict[str, Any]:
 
 
 def measurement_of(plain: Mapping[str, Any]) -> Measurement:
-    """A measurement from the plain values of its line."""
+    """A measurement from its plain values."""
     return Measurement(**{**plain, "trial": Trial(**plain["trial"])})

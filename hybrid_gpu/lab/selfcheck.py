@@ -1,4 +1,4 @@
-"""The first thing to run on a GPU server: does it compute what the CPU computes?"""
+"""A check for new GPU servers: does the GPU compute what the CPU computes?"""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from hybrid_gpu.index.diffusion_index import DiffusionIndex
 from hybrid_gpu.progress import Progress
 from hybrid_gpu.ranking.methods import METHODS
 
-# Sums of a few hundred terms in each precision; the two sides add up in different orders.
+# For sums of a few hundred terms; the two sides add them in different orders.
 TOLERANCE = {"float32": 2e-5, "float64": 1e-11}
 
 
@@ -28,10 +28,13 @@ class Check:
 
     Attributes
     ----------
+    operation, dtype : str
     difference : float
         The largest difference, relative to the largest value.
+    tolerance : float
+        The largest difference that counts as agreement.
     host_ms, device_ms : float
-        Time of the faster of two runs, after one that compiles.
+        Milliseconds of the fastest of three runs, the first of which may compile.
     """
 
     operation: str
@@ -54,9 +57,9 @@ def selfcheck(
     Parameters
     ----------
     backend
-        The one to check.
+        The backend to check.
     size
-        Items of the test graph. Small ones check the same code in less time.
+        Items of the test graph. A small graph checks the same code in less time.
     """
     device = select_backend(backend)
     host = NumpyBackend()
@@ -79,6 +82,7 @@ def selfcheck(
 
 
 def _timed(run: Callable[[Backend], list[Any]], backend: Backend) -> tuple[list[HostArray], float]:
+    """The arrays that a function computes on a backend, and the milliseconds of its fastest run."""
     fastest = float("inf")
     values: list[Any] = []
     for _ in range(3):
@@ -107,7 +111,7 @@ def _difference(computed: list[HostArray], expected: list[HostArray]) -> float:
 
 
 def _operations(dtype: str, n: int) -> Iterator[tuple[str, Callable[[Backend], list[Any]]]]:
-    """Every operation of the protocol, on data that is made anew for each backend."""
+    """Every operation of the protocol by name, as a function that runs it on a backend."""
     rng = np.random.default_rng(97)
     row_lengths = rng.integers(0, 50, n)
     indptr = np.concatenate([[0], np.cumsum(row_lengths)]).astype(np.int32)
@@ -177,7 +181,7 @@ def _operations(dtype: str, n: int) -> Iterator[tuple[str, Callable[[Backend], l
 
 
 def _searches(dtype: str, n: int) -> Iterator[tuple[str, Callable[[Backend], list[Any]]]]:
-    """Whole searches: an index is built and asked on the backend itself."""
+    """Searches by every method, by name; each builds and searches an index on a backend."""
     rng = np.random.default_rng(101)
     centers = rng.standard_normal((max(2, n // 100), 16))
     vectors = centers[rng.integers(0, len(centers), n)] + 0.6 * rng.standard_normal((n, 16))
@@ -195,8 +199,8 @@ def _searches(dtype: str, n: int) -> Iterator[tuple[str, Callable[[Backend], lis
         return indexes[b.name, basis]
 
     def scores(method: str, basis: str, b: Backend) -> list[Any]:
-        # The scores alone: items that tie may change places with the last bit.
-        # As many steps on both: a search to an accuracy may stop one of them a step earlier.
+        # Only the scores: the last bit decides the order of items that tie.
+        # A fixed number of steps: to an accuracy, one side may stop a step earlier.
         options: dict[str, Any] = {"method": method, "steps": 5, "shortlist": n // 4}
         return [index_on(b, basis).search(queries, k=20, **options).scores]
 

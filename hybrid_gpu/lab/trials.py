@@ -17,20 +17,21 @@ class Settings:
     Attributes
     ----------
     neighbors, gamma, alpha
-        Of the graph and of diffusion.
+        Parameters of the graph and of diffusion, as in ``build_index``.
     rank : int
-        Eigenvectors of the hybrid methods.
+        Number of eigenvectors of the hybrid methods.
     spectral_rank : int
-        Eigenvectors of the purely spectral ones; 5,000 in the paper at a million items.
+        Number of eigenvectors of the purely spectral methods; 5,000 in the paper, for a million
+        items.
     ranks, steps : tuples of int
-        What Figures 2 and 3 vary.
+        Ranks and numbers of steps in Figures 2 and 3.
     sparsities : tuple of float
-        What Figure 4 varies; the last one is that of SHybrid elsewhere.
+        Sparsities in Figure 4; all other figures use the last one for SHybrid.
     shortlists : tuple of float
-        Shortlists of truncation in Figure 5, as parts of the database; the second one is that of
-        the tables.
+        Sizes of the shortlist of truncation in Figure 5, as parts of the database; the tables use
+        the second one.
     items_per_group : tuple of int
-        Sizes of aggregates, for ours beside Figure 3.
+        Sizes of the aggregates of ``hybrid`` in Figures 3 and 5.
     knn, seed
         As in ``build_index``.
     """
@@ -53,7 +54,7 @@ class Settings:
             check_count(getattr(self, name), name)
 
     def quick(self) -> Settings:
-        """The same with fewer points to each curve, and smaller bases."""
+        """The same settings with fewer points on each curve and smaller bases."""
         return replace(
             self,
             rank=min(self.rank, 100),

@@ -12,7 +12,7 @@ _MISSING = "–"  # noqa: RUF001
 
 
 def cell_text(value: Any) -> str:
-    """A value of a table as a reader wants it: four significant digits, thousands apart."""
+    """A value as a cell of a table: four significant digits, and commas between thousands."""
     if value is None:
         return _MISSING
     if isinstance(value, (bool, np.bool_)):
@@ -27,24 +27,24 @@ def cell_text(value: Any) -> str:
 def _number(value: float) -> str:
     if not math.isfinite(value):
         return "NaN" if math.isnan(value) else ("∞" if value > 0 else "-∞")
-    # Rounded first: 999.96 is 1,000 and no longer below it.
+    # The rounded size decides: 999.96 is shown as 1,000.
     size = abs(float(f"{value:.4g}"))
     if 1000 <= size < 1e12:
         return f"{value:,.0f}"
     if size != 0 and not 1e-4 <= size < 1e12:
         mantissa, _, exponent = f"{value:.3g}".partition("e")
         return f"{mantissa}e{int(exponent)}"
-    # Zero has no sign worth printing.
+    # Adding zero turns -0.0 into 0.0.
     return f"{value + 0.0:.4g}"
 
 
 def plain_line(text: str) -> str:
-    """A text on one line, without control characters: what a heading or a cell can show."""
+    """A text on one line, without control characters, for a heading or a cell."""
     return " ".join("".join(mark if mark.isprintable() else " " for mark in text).split())
 
 
 def axis_number(value: float) -> str:
-    """A number on an axis or a contour line; plain text, also for the powers of ten."""
+    """A number on an axis or a contour line, as plain text; powers of ten have raised digits."""
     if value == 0 or 1e-3 <= abs(value) < 1e6:
         return f"{value:,.4g}" if abs(value) < 1000 else f"{value:,.0f}"
     mantissa, _, exponent = f"{value:.2e}".partition("e")

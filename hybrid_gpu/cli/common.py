@@ -102,7 +102,7 @@ def refuse_inside_index(path: Path) -> None:
     for folder in (above, *above.parents):
         if is_ours(folder):
             raise ValueError(
-                f"{path}: {folder} is an index, and for its own files only; name another folder."
+                f"{path}: {folder} is an index, and holds its own files only; name another folder."
             )
 
 

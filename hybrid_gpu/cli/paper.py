@@ -150,7 +150,7 @@ def paper(
 def _check_output(folder: Path) -> None:
     """Refuse a folder with other files than a report of ours, which would be replaced."""
     if os.path.lexists(folder) and not folder.is_dir():
-        raise ValueError(f"{folder}: a report is a folder, and this is none.")
+        raise ValueError(f"{folder}: not a folder; a report is a folder of files.")
     if folder.is_dir() and any(folder.iterdir()) and not (folder / "run" / "run.json").is_file():
         raise ValueError(
             f"{folder}: holds other things than a report of ours; choose a new or empty folder."

@@ -283,7 +283,10 @@ def _check_ground_truth(
             what = f"ground_truth[{position}][{judgment!r}]"
             ids = entry.get(judgment)
             if not isinstance(ids, np.ndarray) or ids.dtype != np.int64 or ids.ndim != 1:
-                raise ValueError(f"{what} must be an int64 array of shape (number of ids,).")
+                raise ValueError(
+                    f"{what} must be an int64 array of one dimension. Convert it with "
+                    "numpy.array(ids, dtype='int64')."
+                )
             if ids.size and not 0 <= ids.min() <= ids.max() < items:
                 raise ValueError(
                     f"{what} must hold ids in [0, {items - 1}], distractors left out; got values "
@@ -298,11 +301,14 @@ def _with_foreign_labels(
     foreign: Any = {"U": "", "S": b""}.get(labels.dtype.kind, -1)
     if np.any(query_labels == foreign):
         raise ValueError(
-            f"some query has the label {foreign!r}, which distractors would get. Give its class "
+            f"a query has the label {foreign!r}, which is that of distractors. Give its class "
             "another label."
         )
     if labels.dtype.kind in "bu":
         if labels.max() > np.iinfo(np.int64).max:
-            raise ValueError("labels must fit into int64 beside the -1 of distractors.")
+            raise ValueError(
+                "labels must fit into int64, because distractors get the label -1; got "
+                f"{labels.max()}."
+            )
         labels = labels.astype(np.int64)
     return np.concatenate([labels, np.full(count, foreign, dtype=labels.dtype)])

@@ -7,7 +7,7 @@ of long computations are kept in ``work``, so that an interrupted run can contin
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -143,14 +143,8 @@ def run_experiments(
     place = Path(folder)
     settings = Settings() if settings is None else settings
     device = select_backend(backend)
-    # Checked before anything is written: a run that cannot begin leaves no folder behind.
-    check_count(settings.neighbors, "neighbors", high=benchmark.n - 1)
-    for what, vectors in (("descriptors", benchmark.descriptors), ("queries", benchmark.queries)):
-        check_vectors(vectors, what, dtype="float32", backend=select_backend("numpy"))
-    check_knn(settings.knn, benchmark.descriptors.shape[1])
-    labels, query_labels = benchmark.labels, benchmark.query_labels
-    if labels is not None and query_labels is not None and not np.isin(query_labels, labels).any():
-        raise ValueError("no query has a relevant item: no label of a query is one of an item.")
+    # Before anything is written: a run that cannot begin leaves no folder behind.
+    _check_input(benchmark, settings)
     header = header_of(benchmark, asdict(settings), device.name)
     if restart:
         restart_run(place, header)
@@ -160,12 +154,7 @@ def run_experiments(
     eigen = _eigen_index(base, settings, place / WORK, progress)
     exact, best = _exact(log, base, benchmark, place / WORK, progress)
     indexes = _Indexes(base, eigen, benchmark, settings)
-    groups_of_trials = trials_of(settings, base).values()
-    trials = list(dict.fromkeys(trial for group in groups_of_trials for trial in group))
-    # Trials of one index follow each other, so that each index is made once.
-    trials.sort(
-        key=lambda trial: (trial.augmented, trial.basis, trial.rank or 0, trial.sparsity or 0)
-    )
+    trials = _by_index(trials_of(settings, base))
     for done, trial in enumerate(trials):
         if progress:
             progress("measuring", done, len(trials))
@@ -183,6 +172,29 @@ def run_experiments(
         groups=default_groups(base.layout.graph),
         exact=exact,
         measurements={trial: log.measurements[trial] for trial in trials},
+    )
+
+
+def _check_input(benchmark: Benchmark, settings: Settings) -> None:
+    """Refuse a benchmark that cannot be ranked, or settings that do not fit it."""
+    check_count(settings.neighbors, "neighbors", high=benchmark.n - 1)
+    for what, vectors in (("descriptors", benchmark.descriptors), ("queries", benchmark.queries)):
+        check_vectors(vectors, what, dtype="float32", backend=select_backend("numpy"))
+    check_knn(settings.knn, benchmark.descriptors.shape[1])
+    labels, query_labels = benchmark.labels, benchmark.query_labels
+    if labels is not None and query_labels is not None and not np.isin(query_labels, labels).any():
+        raise ValueError(
+            "no query has a relevant item: no item has the label of a query. Do labels and "
+            "query_labels belong together?"
+        )
+
+
+def _by_index(trials: Mapping[str, Sequence[Trial]]) -> list[Trial]:
+    """Every trial once; those of one index follow each other, so that each index is made once."""
+    distinct = dict.fromkeys(trial for group in trials.values() for trial in group)
+    return sorted(
+        distinct,
+        key=lambda trial: (trial.augmented, trial.basis, trial.rank or 0, trial.sparsity or 0),
     )
 
 

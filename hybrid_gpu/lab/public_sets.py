@@ -86,7 +86,9 @@ def _from_idx_folder(name: str, folder: str | os.PathLike[str], advice: str) -> 
         images = read_idx(_idx_file(place, f"{part}-images", "idx3-ubyte", advice), dimensions=3)
         labels = read_idx(_idx_file(place, f"{part}-labels", "idx1-ubyte", advice), dimensions=1)
         if len(images) != len(labels):
-            raise ValueError(f"{place}: {len(images)} {part} images and {len(labels)} labels.")
+            raise ValueError(
+                f"{place}: {len(images)} {part} images and {len(labels)} labels; expected as many."
+            )
         parts.append(
             Dataset(
                 name=name,

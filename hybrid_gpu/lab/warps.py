@@ -36,7 +36,7 @@ def warped(
         Interpolated between the four nearest pixels.
     """
     if images.ndim != 3:
-        raise ValueError(f"images must be (c, height, width); got shape {images.shape}.")
+        raise ValueError(f"images must have shape (c, height, width); got {images.shape}.")
     count, height, width = images.shape
     down, right = _parameters(shifts, "shifts", (count, 2)).T[:, :, None]
     angle, scale, shear = (
@@ -100,7 +100,9 @@ def leading_directions(descriptors: NDArray[Any], count: int) -> NDArray[np.floa
 def _parameters(values: Any, what: str, shape: tuple[int, ...]) -> NDArray[np.float64]:
     array = np.asarray(values, dtype=np.float64)
     if array.shape != shape:
-        raise ValueError(f"{what} must be {shape}, for as many images; got shape {array.shape}.")
+        raise ValueError(
+            f"{what} must have shape {shape}, a row for each image; got shape {array.shape}."
+        )
     return array
 
 

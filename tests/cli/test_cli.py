@@ -929,9 +929,9 @@ def test_nothing_is_written_into_an_index_but_its_own(files, tmp_path, monkeypat
         ("paper", "digits", "-o", index / "report"),
         ("build", files.descriptors, index / "new" / "another"),
     ):
-        assert_refused(run(*command), "is an index, and for its own files only")
+        assert_refused(run(*command), "is an index, and holds its own files only")
     monkeypatch.chdir(index)
-    assert_refused(run("demo"), "is an index, and for its own files only")
+    assert_refused(run("demo"), "is an index, and holds its own files only")
     assert sorted(index.iterdir()) == before
 
 

@@ -91,9 +91,9 @@ def test_affine_picture_is_warped_as_its_formula_says():
 
 
 def test_warps_that_do_not_fit_the_pictures_are_refused(pictures):
-    with pytest.raises(ValueError, match=r"scales must be \(3,\)"):
+    with pytest.raises(ValueError, match=r"scales must have shape \(3,\)"):
         warped(pictures, **still(3, scales=[1, 1]))
-    with pytest.raises(ValueError, match=r"shifts must be \(3, 2\)"):
+    with pytest.raises(ValueError, match=r"shifts must have shape \(3, 2\)"):
         warped(pictures, **still(3, shifts=[1, 1, 1]))
-    with pytest.raises(ValueError, match=r"images must be \(c, height, width\)"):
+    with pytest.raises(ValueError, match=r"images must have shape \(c, height, width\)"):
         warped(pictures[0], **still(3))

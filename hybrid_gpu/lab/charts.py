@@ -129,33 +129,35 @@ def _lay_out(
     styles = styles_of(panels)
     names = [name for name in styles if name]
     # Three panels in two columns: the legend has the fourth place.
-    beside = rows * columns > len(panels) and bool(names)
-    across = 1 if beside else _legend_columns(names, width)
-    small = textwrap.wrap(plain_line(note), int(width * 16))
-    below = [
-        _BORDER + len(small) * _NOTE_LINE + (0.05 if small else 0),
-        0 if beside else math.ceil(len(names) / across) * _LEGEND_LINE + (0.1 if names else 0),
-    ]
-    above = _TITLE_HEIGHT if title else _BORDER
-    height = above + rows * _PANEL_HEIGHT + sum(below)
+    legend_in_grid = rows * columns > len(panels) and bool(names)
+    legend_columns = 1 if legend_in_grid else _legend_columns(names, width)
+    note_lines = textwrap.wrap(plain_line(note), int(width * 16))
+    note_height = _BORDER + len(note_lines) * _NOTE_LINE + (0.05 if note_lines else 0)
+    legend_height = 0.0
+    if names and not legend_in_grid:
+        legend_height = math.ceil(len(names) / legend_columns) * _LEGEND_LINE + 0.1
+    title_height = _TITLE_HEIGHT if title else _BORDER
+    below = note_height + legend_height
+    height = title_height + rows * _PANEL_HEIGHT + below
 
     figure = make_figure((width, height), dpi=150, facecolor="white", layout="constrained")
-    inside = (0, sum(below) / height, 1, rows * _PANEL_HEIGHT / height)
-    figure.get_layout_engine().set(rect=inside, w_pad=0.09, h_pad=0.07)
-    places = figure.subplots(rows, columns, squeeze=False).ravel()
-    for axes in places[len(panels) :]:
+    panel_area = (0, below / height, 1, rows * _PANEL_HEIGHT / height)
+    figure.get_layout_engine().set(rect=panel_area, w_pad=0.09, h_pad=0.07)
+    grid = figure.subplots(rows, columns, squeeze=False).ravel()
+    for axes in grid[len(panels) :]:
         axes.set_axis_off()
-    for axes, panel in zip(places, panels, strict=False):
+    for axes, panel in zip(grid, panels, strict=False):
         _draw_panel(axes, panel, styles)
     write_at(figure, 0.12, height - 0.22, plain_line(title), fontsize=11, weight="bold")
-    write_at(figure, 0.12, below[0] / 2, "\n".join(small), fontsize=7.5, color=FAINT)
+    write_at(figure, 0.12, note_height / 2, "\n".join(note_lines), fontsize=7.5, color=FAINT)
     if names:
-        _draw_legend(figure, places, styles, across, None if beside else below[0] / height)
+        bottom = None if legend_in_grid else note_height / height
+        _draw_legend(figure, grid, styles, columns=legend_columns, bottom=bottom)
 
     # Labels come last: where there is room for them depends on everything else.
     figure.get_layout_engine().execute(figure)
     figure.set_layout_engine("none")
-    for axes, panel in zip(places, panels, strict=False):
+    for axes, panel in zip(grid, panels, strict=False):
         _label_panel(axes, panel, styles)
     return figure
 
@@ -166,19 +168,33 @@ def _legend_columns(names: Sequence[str], width: float) -> int:
 
 
 def _draw_legend(
-    figure: Any, places: Any, styles: Mapping[str, Style], across: int, bottom: float | None
+    figure: Any, grid: Any, styles: Mapping[str, Style], *, columns: int, bottom: float | None
 ) -> None:
-    """One legend for all panels: above ``bottom``, or in the last place of the grid if None."""
+    """Draw one legend for all panels.
+
+    Parameters
+    ----------
+    figure
+    grid
+        All axes of the figure.
+    styles
+        Of all series, in the order of the legend.
+    columns
+        Of the legend.
+    bottom
+        Its lower end, as a part of the figure's height; None puts it into the last place of the
+        grid.
+    """
     handles: dict[str, Any] = {}
-    for axes in places:
+    for axes in grid:
         for line, name in zip(*axes.get_legend_handles_labels(), strict=True):
             handles.setdefault(name, line)
     # A series may be joined in one panel and not in another: the first one stands for it.
     names = [name for name in map(plain_line, styles) if name in handles]
     lines = [handles[name] for name in names]
-    options = {"frameon": False, "ncols": across, "handlelength": 2.4}
+    options = {"frameon": False, "ncols": columns, "handlelength": 2.4}
     if bottom is None:
-        legend = places[-1].legend(lines, names, loc="center", labelspacing=0.9, **options)
+        legend = grid[-1].legend(lines, names, loc="center", labelspacing=0.9, **options)
     else:
         spot = {"loc": "lower center", "bbox_to_anchor": (0.5, bottom), "borderaxespad": 0.0}
         legend = figure.legend(lines, names, **spot, **options)

@@ -26,7 +26,7 @@ from common import all_of, cell, newest
 from hybrid_gpu.lab.charts import drawn
 from hybrid_gpu.lab.experiments import Run
 from hybrid_gpu.lab.figures import sections_of
-from hybrid_gpu.lab.report import Section
+from hybrid_gpu.lab.report_sections import Section
 
 ROOT = Path(__file__).parent.parent
 FIGURES = ROOT / "docs" / "figures"

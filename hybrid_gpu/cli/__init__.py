@@ -31,5 +31,5 @@ def main() -> None:
     """Run the command."""
     try:
         app(prog_name="hybrid-gpu")
-    except OSError as fault:  # --help and --version are answered before any command
+    except OSError as fault:  # of --help and --version, which run before any command
         sys.exit(f"error: {fault.strerror}.")

@@ -1,10 +1,9 @@
-"""What the commands share: faults, options, tables, progress, and files replaced as a whole."""
+"""What the commands share: faults, options, tables and progress."""
 
 from __future__ import annotations
 
 import json
 import os
-import secrets
 import stat
 import sys
 from collections.abc import Iterator, Mapping
@@ -40,11 +39,11 @@ _USAGE_FAULT: Any = typer.BadParameter.__base__
 IndexFolder = Annotated[Path, typer.Argument(metavar="INDEX", help="Folder of the index.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")]
 Device = Annotated[str, typer.Option("--backend", help="auto, numpy or cupy.")]
-Width = Annotated[int | None, typer.Option("--batch", help="Queries solved side by side.")]
+Width = Annotated[int | None, typer.Option("--batch", help="Queries solved at the same time.")]
 
 
 class _Commands(TyperGroup):
-    """The one place where faults become a line on stderr and an exit code."""
+    """The group of all commands; turns faults into one line on stderr and an exit code."""
 
     def invoke(self, ctx: Any) -> Any:
         try:
@@ -70,7 +69,7 @@ class _Commands(TyperGroup):
 
 
 def _wording(fault: Exception) -> str:
-    """What a fault says; of one of the system, the file and the reason without its number."""
+    """The message of a fault; for one of the system, the file and the reason without a number."""
     if isinstance(fault, OSError) and fault.filename is not None and fault.strerror:
         return f"{os.fsdecode(fault.filename)}: {fault.strerror}."
     return str(fault)
@@ -81,8 +80,8 @@ app = typer.Typer(
 )
 
 
-def _show_version(asked: bool) -> None:
-    if asked:
+def _show_version(requested: bool) -> None:
+    if requested:
         typer.echo(f"hybrid-gpu {hybrid_gpu.__version__}")
         raise typer.Exit
 
@@ -90,29 +89,30 @@ def _show_version(asked: bool) -> None:
 @app.callback()
 def _options(
     version: Annotated[
-        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Version.")
+        bool,
+        typer.Option("--version", callback=_show_version, is_eager=True, help="Print the version."),
     ] = False,
 ) -> None:
     """Re-rank vector search by diffusion on a k-NN graph."""
 
 
 def refuse_inside_index(path: Path) -> None:
-    """Refuse a place inside an index, which could not be saved to any more."""
+    """Refuse a path inside the folder of an index: with a foreign file, it could not be saved."""
     above = Path(os.path.realpath(path.parent))
     for folder in (above, *above.parents):
         if is_ours(folder):
             raise ValueError(
-                f"{path}: {folder} is an index, and for its own files only; name another folder."
+                f"{path}: {folder} is an index, and holds its own files only; name another folder."
             )
 
 
 def check_writable(path: Path | None) -> Path | None:
-    """Refuse a file that cannot be written before the work that would fill it."""
+    """Refuse an output file that cannot be written, before the work for it begins."""
     if path is not None and path.is_dir():
         raise ValueError(f"{path}: a folder; name a file.")
     if path is not None and not path.parent.is_dir():
         raise ValueError(f"{path}: there is no folder {path.parent}.")
-    # What is written takes the place of the name: of a device or a link, it would not be a copy.
+    # The file is replaced, not written to: a device or a link would be lost.
     if path is not None and os.path.lexists(path):
         if not stat.S_ISREG(path.lstat().st_mode):
             raise ValueError(f"{path}: not a plain file; name another one.")
@@ -122,15 +122,15 @@ def check_writable(path: Path | None) -> Path | None:
 
 
 def open_index(path: Path, backend: str, progress: Progress) -> DiffusionIndex:
-    """The index of a folder, with its own stage of progress."""
+    """Load the index of a folder, and report that as a stage of progress."""
     progress("opening", 0, 1)
-    opened = load_index(path, backend=backend)
+    index = load_index(path, backend=backend)
     progress("opening", 1, 1)
-    return opened
+    return index
 
 
 def make_table(*headings: str) -> Table:
-    """An empty table: names on the left, values flush right."""
+    """An empty table: the first column is aligned left, the others right."""
     table = Table()
     for place, heading in enumerate(headings):
         table.add_column(heading, justify="right" if place else "left", no_wrap=True)
@@ -138,7 +138,7 @@ def make_table(*headings: str) -> Table:
 
 
 def print_pairs(pairs: Mapping[str, str]) -> None:
-    """Print names and their values, a line each."""
+    """Print names and their values, one pair per line."""
     table = make_table("", "")
     table.show_header = False
     for name, value in pairs.items():
@@ -152,20 +152,8 @@ def print_json(**values: Any) -> None:
 
 
 @contextmanager
-def replacing(path: Path) -> Iterator[Path]:
-    """A temporary name to write to, that takes the place of ``path`` when all went well."""
-    # Not longer than need be: the name of the file may be as long as names can be.
-    temporary = path.with_name(f".{secrets.token_hex(4)}{path.suffix}")
-    try:
-        yield temporary
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
-
-
-@contextmanager
 def progress_bars() -> Iterator[Progress]:
-    """A callback that draws bars on stderr, or one that does nothing if nobody looks at it."""
+    """A callback that draws progress bars on stderr; it does nothing if that is no terminal."""
     if not sys.stderr.isatty():
         yield lambda stage, done, total: None
         return
@@ -175,8 +163,8 @@ def progress_bars() -> Iterator[Progress]:
         def show(stage: str, done: int, total: int) -> None:
             if stage not in tasks:
                 tasks[stage] = bars.add_task(stage, total=None)
-            # A stage of one step says nothing until it ends: without a total, its bar pulses.
-            known = total if total > 1 or done == total else None
-            bars.update(tasks[stage], completed=done, total=known)
+            # A stage of one step has no progress to show: without a total, its bar pulses.
+            bar_total = total if total > 1 or done == total else None
+            bars.update(tasks[stage], completed=done, total=bar_total)
 
         yield show

@@ -25,7 +25,9 @@ def demo(
     queries: Annotated[int, typer.Option(help="Digits held out as queries.")] = 200,
     neighbors: Annotated[int, typer.Option(help="Nearest neighbors of each item.")] = 10,
     rank: Annotated[int, typer.Option(help="Eigenvectors to keep.")] = 100,
-    plot: Annotated[Path | None, typer.Option(help=f"Picture to draw; {_DEMO_PICTURE}.")] = None,
+    plot: Annotated[
+        Path | None, typer.Option(help=f"File of the picture; {_DEMO_PICTURE}.")
+    ] = None,
     no_plot: Annotated[bool, typer.Option("--no-plot", help="Draw no picture.")] = False,
     as_json: Json = False,
 ) -> None:
@@ -40,55 +42,57 @@ def demo(
     split = split_queries(data, check_count(queries, "queries", high=data.n - 1), _DEMO_SEED)
     benchmark = benchmark_of(split, queries=queries, seed=_DEMO_SEED)
     with progress_bars() as progress:
-        compared = compare_methods(benchmark, neighbors=neighbors, rank=rank, progress=progress)
+        comparison = compare_methods(benchmark, neighbors=neighbors, rank=rank, progress=progress)
     if not as_json:
-        _print_comparison(compared, benchmark)
-    # Without a wish of the user's, a missing matplotlib is no fault.
+        _print_comparison(comparison, benchmark)
+    # Unless the user asked for a picture, a missing matplotlib is no fault.
     picture = None
     if not no_plot:
-        picture = _draw(compared.index, benchmark, plot or _DEMO_PICTURE)
+        picture = _draw(comparison.index, benchmark, plot or _DEMO_PICTURE)
     if as_json:
         print_json(
             items=benchmark.n,
             queries=benchmark.m,
-            methods=[_plain(name, one) for name, one in compared.measurements.items()],
+            methods=[_plain(name, entry) for name, entry in comparison.measurements.items()],
             picture=None if picture is None else str(picture),
         )
     elif picture is not None:
         typer.echo(f"Picture: {picture}")
 
 
-def _plain(name: str, measured: Measurement) -> dict[str, Any]:
+def _plain(name: str, measurement: Measurement) -> dict[str, Any]:
     return {
         "method": name,
-        "mean_average_precision": measured.quality["mAP"] / 100,
-        "milliseconds_per_query": measured.milliseconds,
-        "memory_bytes": measured.bytes,
-        "agreement_at_100": measured.agreement,
+        "mean_average_precision": measurement.quality["mAP"] / 100,
+        "milliseconds_per_query": measurement.milliseconds,
+        "memory_bytes": measurement.bytes,
+        "agreement_at_100": measurement.agreement,
     }
 
 
-def _print_comparison(compared: Comparison, benchmark: Benchmark) -> None:
+def _print_comparison(comparison: Comparison, benchmark: Benchmark) -> None:
+    """Print a table of all methods, and the next command to try."""
     typer.echo(
         f"Handwritten digits: {benchmark.n} images, {benchmark.m} held-out queries, "
-        f"{compared.index.backend.name}."
+        f"{comparison.index.backend.name}."
     )
     table = make_table("method", "mAP %", "ms/query", "memory", "agreement@100")
-    for name, measured in compared.measurements.items():
+    for name, measurement in comparison.measurements.items():
         if name == "exact":
             table.add_section()
         table.add_row(
             name,
-            f"{measured.quality['mAP']:.1f}",
-            f"{measured.milliseconds:.2f}",
-            rich.filesize.decimal(measured.bytes),
-            f"{measured.agreement:.3f}",
+            f"{measurement.quality['mAP']:.1f}",
+            f"{measurement.milliseconds:.2f}",
+            rich.filesize.decimal(measurement.bytes),
+            f"{measurement.agreement:.3f}",
         )
     Console().print(table)
     typer.echo("Next, your own data: hybrid-gpu build descriptors.npy my-index")
 
 
 def _draw(index: DiffusionIndex, benchmark: Benchmark, path: Path) -> Path | None:
+    """Draw the picture; None, and a hint, if matplotlib is missing."""
     try:
         draw_results(index, benchmark, path)
     except ImportError:

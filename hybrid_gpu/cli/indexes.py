@@ -1,4 +1,4 @@
-"""Commands that make an index or tell about one: ``build``, ``precompute``, ``plan``, ``info``."""
+"""Commands that make or describe an index: ``build``, ``precompute``, ``plan``, ``info``."""
 
 from __future__ import annotations
 
@@ -28,6 +28,7 @@ from hybrid_gpu.cli.common import (
     refuse_inside_index,
 )
 from hybrid_gpu.diffusion.basis import EigenBasis
+from hybrid_gpu.files.array_files import load_array
 from hybrid_gpu.index.build import BASES, build_index
 from hybrid_gpu.index.diffusion_index import DiffusionIndex
 from hybrid_gpu.index.plan import plan as make_plan
@@ -37,10 +38,9 @@ from hybrid_gpu.index.precompute import (
     remove_columns,
 )
 from hybrid_gpu.index.storage import check_target, load_index
-from hybrid_gpu.lab.datasets import load_array
 from hybrid_gpu.ranking.query_expansion import Expansion, augment_database
 
-_OPTIONAL_PACKAGES = ("faiss-cpu", "faiss-gpu", "cupy-cuda12x", "matplotlib")
+_OPTIONAL_PACKAGES = ("faiss-cpu", "faiss-gpu", "cupy-cuda12x", "matplotlib", "jinja2")
 
 
 def build(
@@ -48,21 +48,24 @@ def build(
         Path, typer.Argument(metavar="DESCRIPTORS", help="Array of shape (n, d), .npy or .npz.")
     ],
     index: IndexFolder,
+    *,
     neighbors: Annotated[int, typer.Option(help="Nearest neighbors of each item.")] = 50,
     gamma: Annotated[float, typer.Option(help="Exponent of the similarities.")] = 3.0,
     alpha: Annotated[float, typer.Option(help="Restart parameter, in [0, 1).")] = 0.99,
-    basis: Annotated[str, typer.Option(help=f"{', '.join(BASES)}.")] = "auto",
+    basis: Annotated[str, typer.Option(help=f"Basis to keep: {', '.join(BASES)}.")] = "auto",
     rank: Annotated[int | None, typer.Option(help="Groups or eigenvectors to keep.")] = None,
     precision: Annotated[
-        str, typer.Option(help="Of eigenvectors: float32, float16 or int8.")
+        str, typer.Option(help="Type of stored eigenvectors: float32, float16 or int8.")
     ] = "float32",
-    knn: Annotated[str, typer.Option(help="auto, exact, faiss or a FAISS factory.")] = "auto",
+    knn: Annotated[
+        str, typer.Option(help="k-NN search: auto, exact, faiss or a FAISS factory.")
+    ] = "auto",
     augment: Annotated[
-        int, typer.Option(help="Neighbors to add to each descriptor beforehand.")
+        int, typer.Option(help="Neighbors that are added to each descriptor; 0: none.")
     ] = 0,
-    dtype: Annotated[str, typer.Option(help="float32 or float64.")] = "float32",
+    dtype: Annotated[str, typer.Option(help="Type of numbers: float32 or float64.")] = "float32",
     backend: Device = "auto",
-    seed: Annotated[int, typer.Option(help="Of everything random.")] = 0,
+    seed: Annotated[int, typer.Option(help="Seed of all random numbers.")] = 0,
     as_json: Json = False,
 ) -> None:
     """Index a database of descriptors."""
@@ -105,6 +108,7 @@ def build(
 
 def precompute(
     index: IndexFolder,
+    *,
     keep: Annotated[int, typer.Option(help="Entries to store for each item.")] = 1000,
     rtol: Annotated[float, typer.Option(help="Relative residual of each column.")] = 1e-3,
     batch: Width = None,
@@ -113,9 +117,9 @@ def precompute(
 ) -> None:
     """Diffuse every item once, for search --method precomputed.
 
-    An interrupted run goes on where it was when it is called again.
+    Call it again after an interruption, and it continues where it was.
     """
-    work = Path(f"{os.path.abspath(index)}.columns")  # a name, even if the index is '.'
+    work = Path(f"{os.path.abspath(index)}.columns")  # '.' has no name of its own
     with progress_bars() as progress:
         opened = open_index(index, backend, progress)
         check_target(index)
@@ -142,6 +146,7 @@ def precompute(
 
 def plan(
     index: IndexFolder,
+    *,
     target: Annotated[float, typer.Option(help="Agreement with the exact ranking.")] = 0.99,
     k: Annotated[int, typer.Option("--k", "-k", help="Results that are compared.")] = 100,
     queries: Annotated[int, typer.Option(help="Items that serve as queries.")] = 64,
@@ -154,7 +159,7 @@ def plan(
     """Measure which basis, rank and number of steps reach a target at the least cost."""
     with progress_bars() as progress:
         opened = open_index(index, backend, progress)
-        made = make_plan(
+        proposal = make_plan(
             opened,
             target=target,
             k=min(k, opened.n),
@@ -163,10 +168,14 @@ def plan(
             progress=progress,
         )
     if as_json:
-        best = None if made.best is None else asdict(made.best)
-        print_json(target=target, best=best, candidates=[asdict(one) for one in made.candidates])
+        best = None if proposal.best is None else asdict(proposal.best)
+        print_json(
+            target=target,
+            best=best,
+            candidates=[asdict(candidate) for candidate in proposal.candidates],
+        )
         return
-    typer.echo(repr(made))
+    typer.echo(repr(proposal))
 
 
 def info(
@@ -175,7 +184,7 @@ def info(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Tell about an index; without one, about this installation."""
+    """Describe an index; without one, describe this installation."""
     if index is None:
         facts = _installation()
         if as_json:
@@ -183,7 +192,7 @@ def info(
         else:
             print_pairs({name: value or "not installed" for name, value in facts.items()})
         return
-    # Told without a GPU, and without reading all of a large index.
+    # Works without a GPU, and does not read all of a large index.
     opened = load_index(index, verify=False, backend="numpy")
     if as_json:
         print_json(**_describe(opened))
@@ -193,6 +202,7 @@ def info(
 
 
 def _describe(index: DiffusionIndex) -> dict[str, Any]:
+    """Facts about an index, by names that serve as JSON keys."""
     graph, basis = index.layout.graph, index.basis
     sizes = np.bincount(graph.components)
     facts: dict[str, Any] = {

@@ -18,15 +18,15 @@ from hybrid_gpu.validation import check_count
 
 
 def doctor(as_json: Json = False) -> None:
-    """Tell what this machine has, what is missing, and which backend auto will choose."""
+    """Show what this machine has, what is missing, and which backend auto chooses."""
     findings = diagnose()
     if as_json:
-        print_json(findings=[asdict(one) for one in findings])
+        print_json(findings=[asdict(finding) for finding in findings])
         return
-    for one in findings:
-        typer.echo(f"{one.name:<12}{one.value}")
-        if one.advice:
-            typer.echo(f"{'':<12}-> {one.advice}")
+    for finding in findings:
+        typer.echo(f"{finding.name:<12}{finding.value}")
+        if finding.advice:
+            typer.echo(f"{'':<12}-> {finding.advice}")
 
 
 def selfcheck(
@@ -38,17 +38,17 @@ def selfcheck(
     device = select_backend(backend)
     with progress_bars() as progress:
         checks = run_selfcheck(device, size=check_count(size, "size", low=100), progress=progress)
-    failed = [one for one in checks if not one.agrees]
+    failed = [check for check in checks if not check.agrees]
     gpu = device.name != "numpy"
     if as_json:
-        lines = [{**asdict(one), "agrees": one.agrees} for one in checks]
+        lines = [{**asdict(check), "agrees": check.agrees} for check in checks]
         print_json(backend=device.name, gpu_checked=gpu, checks=lines)
     else:
         _print_checks(checks, device.name)
         if not gpu:
             typer.echo(
-                "No GPU was checked: none answers here, and NumPy agreed with itself. On a "
-                "GPU server, the same lines compare the GPU with NumPy."
+                "No GPU was checked: none answers here, so NumPy was compared with itself. On a "
+                "GPU server, this command compares the GPU with NumPy."
             )
         typer.echo(f"{len(checks) - len(failed)} of {len(checks)} agree.")
     if failed:
@@ -57,13 +57,13 @@ def selfcheck(
 
 def _print_checks(checks: Sequence[Check], name: str) -> None:
     table = make_table("operation", "dtype", "difference", "", "numpy ms", f"{name} ms")
-    for one in checks:
+    for check in checks:
         table.add_row(
-            one.operation,
-            one.dtype,
-            f"{one.difference:.1e}",
-            "ok" if one.agrees else "WRONG",
-            f"{one.host_ms:.2f}",
-            f"{one.device_ms:.2f}",
+            check.operation,
+            check.dtype,
+            f"{check.difference:.1e}",
+            "ok" if check.agrees else "WRONG",
+            f"{check.host_ms:.2f}",
+            f"{check.device_ms:.2f}",
         )
     Console().print(table)

@@ -14,13 +14,15 @@ from rich.console import Console
 
 from hybrid_gpu import evaluation
 from hybrid_gpu.cli.common import Json, make_table, print_json, print_pairs, progress_bars
-from hybrid_gpu.lab.datasets import load_array
+from hybrid_gpu.files.array_files import load_array
+from hybrid_gpu.files.ground_truth import load_ground_truth
 
 
 def evaluate(
     ranking: Annotated[
         Path, typer.Argument(metavar="RANKING", help="Output of search, or ids as .npy.")
     ],
+    *,
     labels: Annotated[Path | None, typer.Option(help="Class of every item.")] = None,
     query_labels: Annotated[Path | None, typer.Option(help="Class of every query.")] = None,
     relevant: Annotated[
@@ -28,9 +30,9 @@ def evaluate(
     ] = None,
     ground_truth: Annotated[
         Path | None,
-        typer.Option(help="Of revisited Oxford/Paris: .pkl, .mat or .json; rank all items for it."),
+        typer.Option(help="Revisited Oxford/Paris: .pkl, .mat or .json; needs full rankings."),
     ] = None,
-    exact: Annotated[Path | None, typer.Option(help="The ranking to agree with.")] = None,
+    exact: Annotated[Path | None, typer.Option(help="An exact ranking to compare with.")] = None,
     at: Annotated[
         list[int] | None,
         typer.Option(help="Depth of precision, recall and agreement; repeatable."),
@@ -40,7 +42,7 @@ def evaluate(
     """Measure a ranking by labels, relevant items, a ground truth, or an exact ranking."""
     if (labels is None) != (query_labels is None):
         raise ValueError("--labels and --query-labels go together.")
-    if sum(one is not None for one in (labels, relevant, ground_truth)) > 1:
+    if sum(path is not None for path in (labels, relevant, ground_truth)) > 1:
         raise ValueError("give one of --labels, --relevant and --ground-truth.")
     if labels is None and relevant is None and ground_truth is None and exact is None:
         raise ValueError("nothing to compare with: give --labels and --query-labels, "
@@ -75,8 +77,8 @@ def _by_labels(
 ) -> dict[str, float]:
     figures = {"mAP": evaluation.mean_average_precision(ids, labels, query_labels)}
     for depth in at or ():
-        found = evaluation.precision(ids, labels, query_labels, at=depth)
-        figures[f"precision@{depth}"] = found
+        precision = evaluation.precision(ids, labels, query_labels, at=depth)
+        figures[f"precision@{depth}"] = precision
     return figures | _recalls(ids, _items_of_classes(labels, query_labels), at)
 
 
@@ -84,26 +86,25 @@ def _by_ground_truth(
     ids: NDArray[Any], path: Path, at: list[int] | None
 ) -> dict[str, dict[str, Any]]:
     """The figures of each setup; None where no query has a positive."""
-    from hybrid_gpu.lab.datasets import load_ground_truth
-
     queries = load_ground_truth(path).queries
-    found = evaluation.revisited_protocol(ids, queries, at or (1, 5, 10))
+    scores = evaluation.revisited_protocol(ids, queries, at or (1, 5, 10))
     setups = {}
     for name in ("easy", "medium", "hard"):
-        score = getattr(found, name)
+        score = getattr(scores, name)
         values = {"mAP": score.mean_average_precision}
         values |= {f"mP@{depth}": value for depth, value in score.precision_at.items()}
         # JSON has no NaN.
-        known = {key: value if score.queries else None for key, value in values.items()}
-        setups[name] = known | {"queries": score.queries}
+        cells = {key: value if score.queries else None for key, value in values.items()}
+        setups[name] = cells | {"queries": score.queries}
     return setups
 
 
 def _print_setups(setups: dict[str, dict[str, Any]]) -> None:
     table = make_table("", *(name.capitalize() for name in setups))
     for key in setups["easy"]:
-        values = [one[key] for one in setups.values()]
-        table.add_row(key, *(str(one) if key == "queries" else _percent(one) for one in values))
+        values = [figures[key] for figures in setups.values()]
+        shown = [str(value) if key == "queries" else _percent(value) for value in values]
+        table.add_row(key, *shown)
     Console().print(table)
 
 

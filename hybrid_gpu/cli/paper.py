@@ -1,4 +1,4 @@
-"""``paper``: the experiments of the paper, on the user's data or on public ones."""
+"""``paper``: the experiments of the paper, on the user's data or on public data."""
 
 from __future__ import annotations
 
@@ -23,10 +23,14 @@ from hybrid_gpu.cli.common import (
 )
 from hybrid_gpu.cli.pictures import draw_results
 from hybrid_gpu.lab import datasets, plots
-from hybrid_gpu.lab.datasets import Benchmark
-from hybrid_gpu.lab.experiments import Run, Settings, base_index, run_experiments
+from hybrid_gpu.lab.benchmark import Benchmark
+from hybrid_gpu.lab.experiments import Run, base_index, run_experiments
 from hybrid_gpu.lab.figures import introduction_of, sections_of
-from hybrid_gpu.lab.report import Section, cell_text, write_report
+from hybrid_gpu.lab.report import write_report
+from hybrid_gpu.lab.report_pages import load_templates
+from hybrid_gpu.lab.report_sections import Section
+from hybrid_gpu.lab.trials import Settings
+from hybrid_gpu.lab.wording import cell_text
 from hybrid_gpu.validation import check_count
 
 _DEFAULT = Settings()
@@ -43,6 +47,7 @@ def paper(
             help=f"{', '.join(_NAMES)}, or a folder of descriptors, queries and labels.",
         ),
     ] = "fashion-mnist",
+    *,
     output: Annotated[
         Path, typer.Option("--output", "-o", help="Folder for measurements and report.")
     ] = Path("hybrid-gpu-paper"),
@@ -67,15 +72,19 @@ def paper(
     queries: Annotated[
         int | None, typer.Option(help=f"Queries to sample from a test set; {_QUERIES}.")
     ] = None,
-    neighbors: Annotated[int, typer.Option(help="Of the graph.")] = _DEFAULT.neighbors,
+    neighbors: Annotated[
+        int, typer.Option(help="Nearest neighbors of each item.")
+    ] = _DEFAULT.neighbors,
     rank: Annotated[int, typer.Option(help="Eigenvectors of hybrid methods.")] = _DEFAULT.rank,
     spectral_rank: Annotated[
         int, typer.Option(help="Eigenvectors of spectral methods; 5000 in the paper.")
     ] = _DEFAULT.spectral_rank,
-    knn: Annotated[str, typer.Option(help="auto, exact, faiss or a FAISS factory.")] = "auto",
-    seed: Annotated[int, typer.Option(help="Of the sample of queries.")] = 5,
+    knn: Annotated[
+        str, typer.Option(help="k-NN search: auto, exact, faiss or a FAISS factory.")
+    ] = "auto",
+    seed: Annotated[int, typer.Option(help="Seed of the sample of queries.")] = 5,
     restart: Annotated[
-        bool, typer.Option("--restart", help="Throw away what an earlier run measured.")
+        bool, typer.Option("--restart", help="Discard the measurements of an earlier run.")
     ] = False,
     no_plots: Annotated[bool, typer.Option("--no-plots", help="Draw no pictures.")] = False,
     backend: Device = "auto",
@@ -83,12 +92,13 @@ def paper(
 ) -> None:
     """Run the paper's experiments and write a report of them.
 
-    Interrupted, it goes on where it was when it is called again.
+    Call it again after an interruption, and it continues where it was.
     """
-    # Before the work, not after it.
+    # Faults show before the work, not after it.
     _check_output(output)
     if not no_plots and importlib.util.find_spec("matplotlib") is None:
         raise ImportError(f"pictures need matplotlib: {plots.INSTALL}, or pass --no-plots.")
+    load_templates()
     if (descriptors is None) != (ground_truth is None):
         raise ValueError("--descriptors and --ground-truth go together.")
     if descriptors is not None and ground_truth is not None:
@@ -138,9 +148,9 @@ def paper(
 
 
 def _check_output(folder: Path) -> None:
-    """Refuse a folder whose files may be the user's: reports are written over earlier ones."""
+    """Refuse a folder with other files than a report of ours, which would be replaced."""
     if os.path.lexists(folder) and not folder.is_dir():
-        raise ValueError(f"{folder}: a report is a folder, and this is none.")
+        raise ValueError(f"{folder}: not a folder; a report is a folder of files.")
     if folder.is_dir() and any(folder.iterdir()) and not (folder / "run" / "run.json").is_file():
         raise ValueError(
             f"{folder}: holds other things than a report of ours; choose a new or empty folder."
@@ -151,7 +161,7 @@ def _check_output(folder: Path) -> None:
 def _labeled(
     data: str, folder: Path | None, queries: int | None, default: int, seed: int
 ) -> Benchmark:
-    """A benchmark of classes, by its name or from a folder."""
+    """A benchmark with labels, by the name of a data set or from a folder."""
     check_count(seed, "seed", low=0)
     if data in ("fashion-mnist", "mnist"):
         load = datasets.fashion_mnist if data == "fashion-mnist" else datasets.mnist
@@ -174,21 +184,21 @@ def _labeled(
 
 
 def _smaller(benchmark: Benchmark, items: int, seed: int) -> Benchmark:
-    """A benchmark with fewer items: of a ground truth, only distractors can be left out."""
+    """A benchmark with fewer items; one with a ground truth loses distractors only."""
     if benchmark.n <= items:
         return benchmark
-    known = benchmark.n - benchmark.distractors
-    if benchmark.ground_truth is not None or known <= items:
-        kept = np.arange(max(known, items))
-        left = max(0, items - known)
+    own_items = benchmark.n - benchmark.distractors
+    if benchmark.ground_truth is not None or own_items <= items:
+        kept = np.arange(max(own_items, items))
+        distractors = max(0, items - own_items)
     else:
-        kept = np.sort(np.random.default_rng(seed).permutation(known)[:items])
-        left = 0
+        kept = np.sort(np.random.default_rng(seed).permutation(own_items)[:items])
+        distractors = 0
     return replace(
         benchmark,
         descriptors=benchmark.descriptors[kept],
         labels=None if benchmark.labels is None else benchmark.labels[kept],
-        distractors=left,
+        distractors=distractors,
     )
 
 
@@ -208,15 +218,15 @@ def _facts(run: Run) -> dict[str, str]:
 
 
 def _print_methods(run: Run, methods: Section) -> None:
-    """The last table of the report, as much of it as a terminal holds."""
-    known = run.benchmark
-    typer.echo(f"{known['name']}: {known['items']:,} items, {known['queries']:,} queries.")
+    """Print the last table of the report, with the columns that fit into a terminal."""
+    facts = run.benchmark
+    typer.echo(f"{facts['name']}: {facts['items']:,} items, {facts['queries']:,} queries.")
     scores = [
         name for name in ("mAP", "P@100", "mAP medium", "mAP hard") if name in methods.rows[0]
     ]
-    shown = {name: name.removeprefix("mAP ") for name in scores}
-    shown |= {"agreement@100": "agreement", "ms per query": "ms", "MB": "MB"}
-    table = make_table("method", *shown.values())
+    headings = {name: name.removeprefix("mAP ") for name in scores}
+    headings |= {"agreement@100": "agreement", "ms per query": "ms", "MB": "MB"}
+    table = make_table("method", *headings.values())
     for row in methods.rows:
-        table.add_row(row["method"], *(cell_text(row[name]) for name in shown))
+        table.add_row(row["method"], *(cell_text(row[name]) for name in headings))
     Console().print(table)

@@ -19,10 +19,10 @@ from hybrid_gpu.cli.common import (
     open_index,
     print_json,
     progress_bars,
-    replacing,
 )
+from hybrid_gpu.files.array_files import load_array
+from hybrid_gpu.files.writing import replacing
 from hybrid_gpu.index.diffusion_index import DiffusionIndex
-from hybrid_gpu.lab.datasets import load_array
 from hybrid_gpu.ranking.methods import METHODS
 from hybrid_gpu.ranking.query_expansion import Expansion
 from hybrid_gpu.ranking.top_items import Ranking
@@ -47,16 +47,17 @@ Output = Annotated[
 Results = Annotated[
     int | None, typer.Option("--k", "-k", help="Results per query; 100, or all if fewer.")
 ]
-MethodName = Annotated[str, typer.Option("--method", help=f"auto, {', '.join(METHODS)}.")]
+MethodName = Annotated[str, typer.Option("--method", help=f"Method: auto, {', '.join(METHODS)}.")]
 Accuracy = Annotated[
     str | None,
     typer.Option(help="Residual at which a query stops: a number, or 'ranking' (3e-3)."),
 ]
 Steps = Annotated[
-    int | None, typer.Option(help="Solver steps; with --accuracy or --rtol, the most.")
+    int | None, typer.Option(help="Solver steps; with --accuracy or --rtol, at most as many.")
 ]
 Tolerance = Annotated[
-    float | None, typer.Option("--rtol", help="Like --accuracy, but to miss it is an error.")
+    float | None,
+    typer.Option("--rtol", help="Like --accuracy, but it is an error not to reach it."),
 ]
 Observed = Annotated[
     int, typer.Option("--query-neighbors", help="Items that diffusion starts from; 0: all.")
@@ -74,6 +75,7 @@ def search(
     queries: Annotated[
         Path, typer.Argument(metavar="QUERIES", help="Array of shape (m, d), .npy or .npz.")
     ],
+    *,
     output: Output = None,
     k: Results = None,
     method: MethodName = "auto",
@@ -91,8 +93,17 @@ def search(
     vectors = load_array(queries)
     with progress_bars() as progress:
         opened = open_index(index, backend, progress)
-        settings = _settings(opened, k, method, accuracy, steps, rtol, query_neighbors, batch)
-        settings["expansion"] = Expansion(expansion_neighbors, expansion_alpha)
+        settings = _settings(
+            opened,
+            k=k,
+            method=method,
+            accuracy=accuracy,
+            steps=steps,
+            rtol=rtol,
+            query_neighbors=query_neighbors,
+            expansion=Expansion(expansion_neighbors, expansion_alpha),
+            batch=batch,
+        )
         ranking = opened.search(vectors, **settings, progress=progress)
     _deliver(ranking, output, as_json)
 
@@ -100,12 +111,13 @@ def search(
 def rerank(
     index: IndexFolder,
     ids: Annotated[
-        Path, typer.Argument(metavar="IDS", help="Found items of each query, shape (m, q).")
+        Path, typer.Argument(metavar="IDS", help="Ids of each query's results, shape (m, q).")
     ],
     similarities: Annotated[
         Path,
-        typer.Argument(metavar="SIMILARITIES", help="Their cosines, or --metric, shape (m, q)."),
+        typer.Argument(metavar="SIMILARITIES", help="Their cosines, or --metric; shape (m, q)."),
     ],
+    *,
     output: Output = None,
     metric: Metric = "cosine",
     k: Results = None,
@@ -127,22 +139,34 @@ def rerank(
     lists, values = load_array(ids, name="ids"), load_array(similarities, name="scores")
     with progress_bars() as progress:
         opened = open_index(index, backend, progress)
-        settings = _settings(opened, k, method, accuracy, steps, rtol, query_neighbors, batch)
-        settings["expansion"] = Expansion(expansion_neighbors, expansion_alpha)
+        settings = _settings(
+            opened,
+            k=k,
+            method=method,
+            accuracy=accuracy,
+            steps=steps,
+            rtol=rtol,
+            query_neighbors=query_neighbors,
+            expansion=Expansion(expansion_neighbors, expansion_alpha),
+            batch=batch,
+        )
         ranking = opened.rerank(lists, values, metric=metric, **settings, progress=progress)
     _deliver(ranking, output, as_json)
 
 
 def _settings(
     index: DiffusionIndex,
+    *,
     k: int | None,
     method: str,
     accuracy: str | None,
     steps: int | None,
     rtol: float | None,
     query_neighbors: int,
+    expansion: Expansion,
     batch: int | None,
 ) -> dict[str, Any]:
+    """The options of the command line as keywords of the library's search."""
     return {
         "k": min(_DEFAULT_K, index.n) if k is None else k,
         "method": method,
@@ -150,24 +174,25 @@ def _settings(
         "steps": steps,
         "rtol": rtol,
         "query_neighbors": None if query_neighbors == 0 else query_neighbors,
+        "expansion": expansion,
         "batch": batch,
     }
 
 
-def _accuracy(told: str | None) -> str | float | None:
-    """A number if it is one; what else there may be, the library knows."""
-    if told is None:
+def _accuracy(option: str | None) -> str | float | None:
+    """The option as a number if it is one; the library checks other texts."""
+    if option is None:
         return None
     try:
-        return float(told)
+        return float(option)
     except ValueError:
-        return told
+        return option
 
 
 def _deliver(ranking: Ranking, output: Path | None, as_json: bool) -> None:
     """Write a ranking to its file, or show it."""
     if output is not None:
-        with replacing(output) as temporary, open(temporary, "wb") as file:
+        with replacing(output) as file:
             np.savez(file, ids=ranking.ids, scores=ranking.scores)
     m, k = ranking.ids.shape
     if as_json:

@@ -1,8 +1,8 @@
 """MATLAB's ``.mat`` files of version 5 (``save -v7`` or older), read without trust in them.
 
-Every length that a file names is checked against what is there before anything is read or
-allocated; nothing here can run past the end of a buffer. Numbers, texts, cells and structs are
-read, which is what descriptors and ground truths are made of.
+Every length in a file is checked against the bytes that are there before anything is read or
+allocated, so that nothing here can run past the end of a buffer. Numbers, texts, cells and structs
+are read: descriptors and ground truths hold nothing else.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import os
 import struct
 import zlib
 from collections.abc import Collection, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -20,6 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hybrid_gpu.backends.host_memory import available_host_bytes
+from hybrid_gpu.files.recognition import LARGEST_PACKING
 
 _HEADER, _TAG = 128, 8
 _MATRIX, _COMPRESSED = 14, 15
@@ -36,17 +38,24 @@ _COMPLEX, _LOGICAL = 0x800, 0x200
 # The start of a variable, in which its class, shape and name stand.
 _HEAD_BYTES = 4096
 _DIMENSIONS_AT_MOST, _DEPTH_AT_MOST = 32, 16
-# zlib cannot pack closer than this.
-_LARGEST_PACKING = 1040
 
 
 class DamagedFileError(Exception):
-    """What a file says of itself does not agree with what is in it."""
+    """A file is cut short, or its lengths and types do not agree with its content."""
+
+
+@contextmanager
+def damage_named(file: Path) -> Iterator[None]:
+    """Turn a ``DamagedFileError`` into a ``ValueError`` that names the file."""
+    try:
+        yield
+    except DamagedFileError as fault:
+        raise ValueError(f"{file}: a damaged .mat file, or cut short ({fault}).") from fault
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Variable:
-    """What the start of a variable tells: its ``name``, ``shape`` and MATLAB class ``kind``."""
+    """The name, the shape and the MATLAB class (``kind``) of a variable."""
 
     name: str
     shape: tuple[int, ...]
@@ -54,7 +63,7 @@ class Variable:
 
 
 def read_variables(file: Path) -> tuple[Variable, ...]:
-    """The variables of a file, without what is in them.
+    """The variables of a file, without their content.
 
     Raises
     ------
@@ -62,13 +71,13 @@ def read_variables(file: Path) -> tuple[Variable, ...]:
         For a file that is cut short, or no ``.mat`` file of version 5.
     """
     with open(file, "rb") as stream:
-        return tuple(one.variable for one in _stored(stream))
+        return tuple(stored.variable for stored in _stored(stream))
 
 
 def read_values(
     file: Path, names: Collection[str], *, largest: int | None = None
 ) -> dict[str, Any]:
-    """What is in the variables of these names.
+    """The content of the variables of these names.
 
     Parameters
     ----------
@@ -78,28 +87,29 @@ def read_values(
     Returns
     -------
     dict
-        Arrays of numbers in the type that they are stored in, texts as str (a list of them for
-        several rows), cells as lists, structs as lists of dicts, both column by column; None for
-        anything else.
+        By name: arrays of numbers in the type that they are stored in, texts as str (a list of them
+        for several rows), cells as lists, structs as lists of dicts, both column by column. None
+        for anything else. Names that the file does not have are left out.
 
     Raises
     ------
     DamagedFileError
         For a file that is cut short or damaged, or whose numbers would not fit into memory.
     """
-    found: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     with open(file, "rb") as stream:
-        for one in _stored(stream):
-            if one.variable.name in names:
-                if one.variable.name in found:
-                    raise DamagedFileError(f"it holds {one.variable.name!r} twice")
-                found[one.variable.name] = _value(one.content(largest), one.order, 0)
-    return found
+        for stored in _stored(stream):
+            name = stored.variable.name
+            if name in names:
+                if name in values:
+                    raise DamagedFileError(f"it holds {name!r} twice")
+                values[name] = _value(stored.content(largest), stored.order, 0)
+    return values
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Stored:
-    """A variable in a file, of which the start has been read."""
+    """A variable in an open file: its description, and where its content is."""
 
     stream: BinaryIO
     start: int
@@ -109,7 +119,7 @@ class _Stored:
     variable: Variable
 
     def content(self, largest: int | None) -> memoryview:
-        """All of it, unpacked, if that is not too large."""
+        """The whole variable, unpacked; an error if that takes more than ``largest`` bytes."""
         self.stream.seek(self.start)
         content = _read(self.stream, self.size)
         if self.packed:
@@ -119,6 +129,7 @@ class _Stored:
 
 
 def _stored(stream: BinaryIO) -> Iterator[_Stored]:
+    """The variables of an open file, one after another; only their heads are read."""
     header = _read(stream, _HEADER)
     order = {b"IM": "<", b"MI": ">"}.get(header[126:])
     if order is None or struct.unpack(f"{order}H", header[124:126])[0] >> 8 != 1:
@@ -136,7 +147,7 @@ def _stored(stream: BinaryIO) -> Iterator[_Stored]:
         if kind == _COMPRESSED:
             head = _unpacked_head(head, order)
         variable = _described(memoryview(head), order)[0]
-        if variable.name:  # MATLAB keeps matters of its own in variables without a name
+        if variable.name:  # variables without a name are MATLAB's own
             yield _Stored(stream, start, size, kind == _COMPRESSED, order, variable)
 
 
@@ -152,11 +163,11 @@ def _unpacked(packed: bytes, order: str, largest: int) -> bytes:
     unpacking = zlib.decompressobj()
     try:
         size, left = _packed_size(unpacking, packed, order)
-        if size > _LARGEST_PACKING * len(packed):
+        if size > LARGEST_PACKING * len(packed):
             raise DamagedFileError(f"{len(packed)} compressed bytes cannot hold {size}")
         if size > largest:
             raise DamagedFileError(f"a variable of {size} bytes is too large to be unpacked")
-        # The last byte that is asked for is one too many: with it comes the check of the sum.
+        # One byte more than there should be: asking for it makes zlib compare its checksum.
         content = unpacking.decompress(left, size + 1)
     except zlib.error as fault:
         raise DamagedFileError(str(fault)) from fault
@@ -176,7 +187,7 @@ def _unpacked_head(packed: bytes, order: str) -> bytes:
 
 
 def _packed_size(unpacking: Any, packed: bytes, order: str) -> tuple[int, bytes]:
-    """Bytes of a compressed variable by its tag, and what is still packed."""
+    """Bytes of a compressed variable, as its tag says, and the part that is still packed."""
     tag = unpacking.decompress(packed, _TAG)
     if len(tag) < _TAG or struct.unpack(f"{order}II", tag)[0] != _MATRIX:
         raise DamagedFileError("what is compressed is no variable")
@@ -200,7 +211,7 @@ def _element(content: memoryview, start: int, order: str) -> tuple[int, memoryvi
 
 
 def _described(content: memoryview, order: str) -> tuple[Variable, int, int]:
-    """What a variable tells of itself, its flags, and where its content starts."""
+    """Name, shape and class of a variable, its flags, and where its content starts."""
     kind, flags, start = _element(content, 0, order)
     if kind != 6 or len(flags) != 8:
         raise DamagedFileError("a variable has no class")
@@ -220,6 +231,7 @@ def _described(content: memoryview, order: str) -> tuple[Variable, int, int]:
 
 
 def _value(content: memoryview, order: str, depth: int) -> Any:
+    """The content of a variable; ``depth`` is how many cells and structs it lies in."""
     if len(content) == 0:
         return np.zeros((0, 0))  # how MATLAB writes the empty matrix inside a cell
     if depth > _DEPTH_AT_MOST:
@@ -243,6 +255,7 @@ def _value(content: memoryview, order: str, depth: int) -> Any:
 def _numbers(
     content: memoryview, start: int, shape: tuple[int, ...], order: str
 ) -> tuple[NDArray[Any], int]:
+    """An array of numbers, and where the next element starts."""
     kind, data, after = _element(content, start, order)
     if kind not in _NUMBERS:
         raise DamagedFileError("an array holds no numbers")
@@ -255,6 +268,7 @@ def _numbers(
 
 
 def _texts(content: memoryview, start: int, shape: tuple[int, ...], order: str) -> str | list[str]:
+    """A text, or a list of texts if there are several rows."""
     kind, data, _ = _element(content, start, order)
     if kind not in _ENCODINGS:
         raise DamagedFileError("a text is not in letters")
@@ -271,6 +285,7 @@ def _texts(content: memoryview, start: int, shape: tuple[int, ...], order: str) 
 
 
 def _children(content: memoryview, start: int, count: int, order: str, depth: int) -> list[Any]:
+    """The ``count`` variables inside a cell or struct, from ``start`` on."""
     if count > (len(content) - start) // _TAG:
         raise DamagedFileError(f"{count} entries are more than there is room for")
     values = []
@@ -285,6 +300,21 @@ def _children(content: memoryview, start: int, count: int, order: str, depth: in
 def _structs(
     content: memoryview, start: int, count: int, order: str, depth: int
 ) -> list[dict[str, Any]]:
+    """The entries of a struct array, each a dict by field name.
+
+    Parameters
+    ----------
+    content
+        The whole variable.
+    start
+        Where the length of its field names stands.
+    count
+        Entries by the shape of the variable.
+    order
+        Byte order, ``"<"`` or ``">"``.
+    depth
+        How many cells and structs the variable lies in.
+    """
     kind, length, start = _element(content, start, order)
     if kind != 5 or len(length) != 4:
         raise DamagedFileError("a struct does not tell how long its names are")

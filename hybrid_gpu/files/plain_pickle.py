@@ -1,7 +1,6 @@
 """Pickles of plain data, read without running anything that they ask for.
 
-The unpickler here is our own: it knows plain values and numeric arrays, and refuses everything
-else.
+The unpickler knows plain values and numeric arrays, and refuses everything else.
 """
 
 from __future__ import annotations
@@ -18,12 +17,12 @@ from numpy.typing import NDArray
 
 
 class PlainArray:
-    """In place of numpy.ndarray.
+    """What stands for a ``numpy.ndarray`` of a pickle.
 
     Attributes
     ----------
     values : ndarray or None
-        The array; None if the pickle names an array and never says what is in it.
+        The array; None if the pickle makes an array and never fills it.
     """
 
     __slots__ = ("values",)
@@ -45,7 +44,7 @@ def read_plain_pickle(content: bytes) -> Any:
     ----------
     content
         A pickle of any protocol, written by Python 2 or 3 with NumPy 1 or 2. Texts of Python 2 are
-        taken as latin1, which loses nothing.
+        read as latin1, in which every byte is a letter.
 
     Returns
     -------
@@ -56,7 +55,7 @@ def read_plain_pickle(content: bytes) -> Any:
     Raises
     ------
     ValueError
-        If the pickle asks for anything else, none of which is looked up or run; or if it is
+        If the pickle asks for anything else, which is neither looked up nor run, or if it is
         damaged, cut short, or no pickle at all.
     """
     try:
@@ -76,7 +75,7 @@ class _Refused(Exception):
 
 
 def _check_opcodes(content: bytes) -> None:
-    """Refuse what find_class would not see: cached extensions, and a memo of absurd size."""
+    """Refuse what ``find_class`` is never asked about: cached extensions and a huge memo."""
     for count, (opcode, argument, _) in enumerate(pickletools.genops(content)):
         if opcode.name.startswith("EXT"):
             raise _Refused("it asks for a registered extension")
@@ -86,7 +85,7 @@ def _check_opcodes(content: bytes) -> None:
 
 
 class _Unpickler(pickle.Unpickler):
-    """Plain values and numeric arrays; the stand-ins below are all that a pickle can call."""
+    """An unpickler that can call the stand-ins of ``_CALLS`` and nothing else."""
 
     def find_class(self, module: str, name: str, /) -> Any:
         call = _CALLS.get((module, name))
@@ -96,7 +95,7 @@ class _Unpickler(pickle.Unpickler):
 
 
 class _StandIn:
-    """In place of a function or class; made anew each time, so no pickle can leave a mark on it."""
+    """What a pickle gets for a function or class; a new one each time, so no change outlasts it."""
 
     __slots__ = ("_call",)
 
@@ -111,7 +110,7 @@ class _StandIn:
 
 
 class _PickledDtype:
-    """In place of numpy.dtype: one of the numeric types."""
+    """What stands for a ``numpy.dtype`` of a pickle: one of the numeric types."""
 
     __slots__ = ("order", "type")
 
@@ -136,7 +135,7 @@ class _PickledDtype:
 
 
 def _numbers(data: Any, dtype: Any, shape: Any, order: Any) -> NDArray[Any]:
-    """An array from its bytes, after a check of everything that a pickle may have made up."""
+    """An array from its bytes; refuses any type, shape or length that does not fit them."""
     if isinstance(data, str):  # the bytes of Python 2
         data = data.encode("latin1")
     if not isinstance(dtype, _PickledDtype) or not isinstance(data, (bytes, bytearray)):

@@ -1,8 +1,7 @@
-"""One array in one ``.npy`` file, read without trust, and small JSON files likewise.
+"""One array in one ``.npy`` file, and small JSON files, both read without trust.
 
-Nothing in a file is believed before it is checked: no expression is evaluated, nothing is
-allocated for a size that the file only claims to have, and every fault is an ``IndexFileError``
-that names the file.
+Everything in a file is checked before it is used: no expression is evaluated, no memory is
+allocated beyond the size of the file, and every fault is an ``IndexFileError`` that names the file.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ _PIECE = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class ArrayFile:
-    """What the head of an array file says, after a look at the size of the file."""
+    """Type, shape and start of the values in an array file whose size fits them."""
 
     dtype: str
     shape: tuple[int, ...]
@@ -52,8 +51,19 @@ class ArrayFile:
 
 
 def write_array(path: Path, array: HostArray) -> dict[str, Any]:
-    """Write a new file, on disk when this returns; what a header has to say about it."""
-    # Without this, a 0-d or Fortran-ordered array would not come back in the order it is used in.
+    """Write an array to a new file and wait until it is on disk.
+
+    Returns
+    -------
+    dict
+        ``dtype``, ``shape``, ``bytes`` and ``checksum``, for the header that names the file.
+
+    Raises
+    ------
+    FileExistsError
+        If there is a file of that name.
+    """
+    # Without this, a 0-d or Fortran-ordered array would come back in another order.
     array = np.ascontiguousarray(array)
     with open(path, "xb") as file:
         write_head(file, array.dtype, array.shape)
@@ -69,14 +79,14 @@ def write_array(path: Path, array: HostArray) -> dict[str, Any]:
 
 
 def write_head(file: BinaryIO, dtype: Any, shape: tuple[int, ...]) -> int:
-    """Write the head of an array file at the beginning of a file; its length."""
-    told = {"descr": np.dtype(dtype).str, "fortran_order": False, "shape": shape}
-    np.lib.format.write_array_header_1_0(file, told)
+    """Write the head of an array file, at the beginning of an open file, and return its length."""
+    header = {"descr": np.dtype(dtype).str, "fortran_order": False, "shape": shape}
+    np.lib.format.write_array_header_1_0(file, header)
     return file.tell()
 
 
 def open_plain_file(path: Path) -> io.FileIO:
-    """A file opened for reading, if it is there and no folder, pipe or device."""
+    """Open a plain file for reading; ``IndexFileError`` for a folder, pipe or device, or none."""
     try:
         # Without O_NONBLOCK, opening a pipe would wait for somebody at its other end.
         flags = os.O_RDONLY | getattr(os, "O_BINARY", 0) | getattr(os, "O_NONBLOCK", 0)
@@ -92,7 +102,13 @@ def open_plain_file(path: Path) -> io.FileIO:
 
 
 def read_head(file: io.FileIO, path: Path) -> ArrayFile:
-    """The head of an array file whose size is the one that the head implies."""
+    """Read and check the head of an array file.
+
+    Raises
+    ------
+    IndexFileError
+        If the head is not exactly as this library writes it, or does not fit the file's size.
+    """
     try:
         file.seek(0)
         start = file.read(_LONGEST_HEAD)
@@ -128,7 +144,10 @@ def mapped_array(file: io.FileIO, head: ArrayFile) -> HostArray:
 
 
 def file_checksum(file: io.FileIO, path: Path, start: int, stop: int) -> str:
-    """The checksum of some bytes of a file, read and not mapped: a bad disk is an error then."""
+    """The checksum of the bytes from ``start`` to ``stop`` of a file.
+
+    They are read and not mapped, so that a bad disk raises an error and does not kill the process.
+    """
     sums, place, buffer = 0, start, memoryview(bytearray(min(_PIECE, max(stop - start, 1))))
     try:
         file.seek(start)
@@ -144,7 +163,7 @@ def file_checksum(file: io.FileIO, path: Path, start: int, stop: int) -> str:
 
 
 def array_checksum(array: HostArray) -> str:
-    """The checksum of the values of an array, as they lie in a file."""
+    """The checksum of the values of an array, in the order in which a file holds them."""
     return checksum(np.ascontiguousarray(array).reshape(-1).view(np.uint8))
 
 
@@ -154,7 +173,14 @@ def checksum(content: Any) -> str:
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """The one object of a small JSON file: strict, no name twice, no NaN."""
+    """The object in a small JSON file.
+
+    Raises
+    ------
+    IndexFileError
+        If the file is missing, too large, too deep, not JSON, or not an object; or if a name stands
+        twice in it, or a number is NaN or infinite.
+    """
     with open_plain_file(path) as file:
         try:
             content = file.read(_LARGEST_JSON + 1)
@@ -163,17 +189,17 @@ def read_json(path: Path) -> dict[str, Any]:
     if len(content) > _LARGEST_JSON:
         raise IndexFileError(f"{path}: more than {_LARGEST_JSON} bytes, which is not ours.")
     try:
-        told = json.loads(content, object_pairs_hook=_each_once, parse_constant=_no_number)
+        header = json.loads(content, object_pairs_hook=_each_once, parse_constant=_no_number)
     except (ValueError, RecursionError) as fault:
         raise IndexFileError(f"{path}: damaged, it is not JSON ({_short(fault)}).") from fault
-    if not isinstance(told, dict):
+    if not isinstance(header, dict):
         raise IndexFileError(f"{path}: not a header of this library.")
-    level: list[Any] = [told]
+    level: list[Any] = [header]
     for _ in range(_DEEPEST_JSON):
-        level = [part for one in level for part in _parts(one)]
-    if level:  # whoever compares or prints it would have to go as deep
+        level = [part for value in level for part in _parts(value)]
+    if level:  # comparing or printing it would recurse as deep
         raise IndexFileError(f"{path}: damaged, deeper than any header of this library.")
-    return told
+    return header
 
 
 def _parts(value: Any) -> Iterable[Any]:
@@ -183,12 +209,12 @@ def _parts(value: Any) -> Iterable[Any]:
 
 
 def _each_once(pairs: Iterable[tuple[str, Any]]) -> dict[str, Any]:
-    told: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     for name, value in pairs:
-        if name in told:
+        if name in values:
             raise ValueError("a name stands twice")
-        told[name] = value
-    return told
+        values[name] = value
+    return values
 
 
 def _no_number(name: str) -> Any:
@@ -196,5 +222,5 @@ def _no_number(name: str) -> Any:
 
 
 def _short(fault: BaseException) -> str:
-    """What a fault says, without the strange characters that it may quote."""
+    """The message of a fault, cut short and in ASCII: it may quote any characters of a file."""
     return str(fault).encode("ascii", "backslashreplace").decode()[:200]

@@ -6,34 +6,70 @@ import errno
 import os
 import secrets
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from io import FileIO
 from pathlib import Path
 from typing import BinaryIO
 
 _ZEROS = bytes(1 << 20)
+_MOST_RENAMES = 50
+
+
+@contextmanager
+def replacing(
+    path: Path, *, temporary: Path | None = None, sync: bool = False
+) -> Iterator[BinaryIO]:
+    """A new file to write to, which takes the place of ``path`` when the ``with`` block ends.
+
+    Nobody ever sees half of it under that name. If the block fails, the new file is removed, and
+    whatever had the name stays.
+
+    Parameters
+    ----------
+    path
+        The name that the file will have. What has this name is replaced, be it a link.
+    temporary
+        The name of the file until then, in the same folder; what has that name is removed. None:
+        a random name.
+    sync
+        Wait until the content, and then the new name, are on disk, so that a power cut leaves the
+        old file or the new one.
+    """
+    if temporary is None:
+        # A short name: that of the file itself may be as long as names can be.
+        temporary = path.with_name(f".{secrets.token_hex(4)}{path.suffix}")
+    # Opened for writing, a link that somebody put there would be followed.
+    temporary.unlink(missing_ok=True)
+    try:
+        with open(temporary, "xb") as file:
+            yield file
+            if sync:
+                sync_file(file)
+        _rename(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)
+    if sync:
+        sync_folder(path.parent)
 
 
 def replace_files(contents: Mapping[Path, bytes]) -> None:
     """Write some files, none of which is ever seen half-written.
 
-    All of them are written under temporary names first: if that fails, nothing has changed.
+    All of them are written under temporary names first: if that fails, nothing has changed. Then
+    they take their places, in the order of the mapping.
     """
-    # Not longer than need be: the name of a file may be as long as names can be.
-    temporary = {path: path.with_name(f".{secrets.token_hex(4)}{path.suffix}") for path in contents}
-    try:
-        for path, content in contents.items():
-            temporary[path].write_bytes(content)
-        for path, name in temporary.items():
-            os.replace(name, path)
-    finally:
-        for name in temporary.values():
-            name.unlink(missing_ok=True)
+    with ExitStack() as stack:
+        # The stack ends its blocks in the reverse order of their beginning.
+        for path, content in reversed(list(contents.items())):
+            file = stack.enter_context(replacing(path))
+            file.write(content)
+            file.flush()
 
 
 def write_synced(path: Path, content: bytes) -> None:
     """Write a small new file and wait until it is on disk; what had its name is removed."""
-    # Opened for writing, a link that somebody planted would be followed.
+    # Opened for writing, a link that somebody put there would be followed.
     path.unlink(missing_ok=True)
     with open(path, "xb") as file:
         file.write(content)
@@ -47,7 +83,7 @@ def sync_file(file: BinaryIO) -> None:
 
 
 def sync_folder(folder: Path) -> None:
-    """Wait until the names in a folder are on disk: what was made, renamed and removed in it."""
+    """Wait until the names in a folder are on disk: files made, renamed and removed in it."""
     if os.name == "nt":  # Windows has no such call, and writes names through (untested there).
         return
     descriptor = os.open(folder, os.O_RDONLY)
@@ -63,20 +99,12 @@ def sync_folder(folder: Path) -> None:
 
 def put_in_place(temporary: Path, path: Path) -> None:
     """Rename a file over another one in one step, and wait until that is on disk."""
-    for attempt in range(50):
-        try:
-            os.replace(temporary, path)
-            break
-        except PermissionError:
-            # Windows refuses while a reader has the old file open, which is a moment (untested).
-            if os.name != "nt" or attempt == 49:
-                raise
-            time.sleep(0.02)
+    _rename(temporary, path)
     sync_folder(path.parent)
 
 
 def reserve_space(file: BinaryIO, size: int) -> None:
-    """Make an open file ``size`` bytes long, or fail now: not while it is being filled.
+    """Make an open file ``size`` bytes long, so that a full disk shows now and not later.
 
     Raises
     ------
@@ -97,6 +125,18 @@ def reserve_space(file: BinaryIO, size: int) -> None:
 
 
 def write_all(file: BinaryIO | FileIO, content: memoryview) -> None:
-    """Write all of some bytes to a file without a buffer, which may take them in several parts."""
+    """Write all bytes to an unbuffered file, which may take fewer at a time."""
     while content:
         content = content[file.write(content) or 0 :]
+
+
+def _rename(old: Path, new: Path) -> None:
+    for attempt in range(_MOST_RENAMES):
+        try:
+            os.replace(old, new)
+            return
+        except PermissionError:
+            # Windows refuses while a reader has the old file open, which is a moment (untested).
+            if os.name != "nt" or attempt == _MOST_RENAMES - 1:
+                raise
+            time.sleep(0.02)

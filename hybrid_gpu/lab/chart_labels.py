@@ -1,4 +1,8 @@
-"""Labels in a chart: where on a pair of axes a small text covers least."""
+"""Labels in a chart: each is put where it covers least of what is drawn.
+
+The package adjustText was tried on the paper's figures: it left texts on marks and on dashed lines,
+and it imports ``pyplot``, which charts keep out.
+"""
 
 from __future__ import annotations
 
@@ -9,13 +13,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-# In points, like everything here.
+# In points, like all lengths in this module.
 LABEL_SIZE = 7.0
 _GAP = 4.5
 
 
 class LabelRoom:
-    """Where marks, lines and texts of a panel are, in points, and where a text would fit."""
+    """The places of marks, lines and texts of a panel, in points, and of the room between them."""
 
     def __init__(self, axes: Any) -> None:
         self._axes = axes
@@ -34,7 +38,15 @@ class LabelRoom:
         self._boxes.append((x - half, y - half, x + half, y + half, weight))
 
     def occupy(self, points: NDArray[Any], *, joined: bool) -> None:
-        """Keep texts off the marks, and a little less strictly off the lines between them."""
+        """Keep texts off marks and, less strictly, off the lines between them.
+
+        Parameters
+        ----------
+        points : array of shape (k, 2)
+            The marks, in the coordinates of the data.
+        joined
+            Whether lines are drawn between them.
+        """
         places = self._place(points) if len(points) else points
         for place in places:
             self._block(place, 3.0, 1.0)
@@ -44,7 +56,7 @@ class LabelRoom:
                 self._block(start + (end - start) * piece / pieces, 2.0, 0.5)
 
     def write_beside(self, text: str, point: NDArray[Any], color: str) -> None:
-        """Put a text on the free side of a mark."""
+        """Write a text beside a mark, on the side where it covers least."""
         half = self._half_size(text)
         sides = ((0, 1), (0, -1), (1, 0), (-1, 0), (1, 1), (-1, 1), (1, -1), (-1, -1))
         # At a corner the gap is smaller: the marks are round.
@@ -56,7 +68,17 @@ class LabelRoom:
         self._write(text, self._best(spots, half), half, color=_darker(color))
 
     def write_along(self, text: str, value: float, color: str, *, level: bool) -> None:
-        """Put the name of a dashed line at an end of it, or in its middle, on either side."""
+        """Write the name of a dashed line along it, where it covers least.
+
+        Parameters
+        ----------
+        text
+        value
+            Where the line is, in the coordinates of the data.
+        color
+        level
+            True for a horizontal line, False for a vertical one.
+        """
         along, beside = (0, 1) if level else (1, 0)
         half = self._half_size(text)[[along, beside]]
         corner = [self._axes.get_xlim()[0], self._axes.get_ylim()[0]]
@@ -77,10 +99,11 @@ class LabelRoom:
         return np.array([0.31 * len(text), 0.5]) * LABEL_SIZE
 
     def _best(self, spots: Sequence[NDArray[Any]], half: NDArray[Any]) -> NDArray[Any]:
-        """The spot that covers least; the earlier one of two that are alike."""
+        """The spot where a text covers least; the first one of equals."""
         return min(spots, key=lambda spot: self._covered(spot, half))
 
     def _covered(self, spot: NDArray[Any], half: NDArray[Any]) -> float:
+        """How much a text at a spot would cover, in square points; leaving the axes weighs most."""
         low, high = spot - half, spot + half
         outside = np.maximum(self._low - low, 0) + np.maximum(high - self._high, 0)
         taken = np.array(self._boxes).reshape(-1, 5)

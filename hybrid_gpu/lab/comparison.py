@@ -13,7 +13,7 @@ from hybrid_gpu.backends.protocol import HostArray
 from hybrid_gpu.diffusion.basis import EigenBasis
 from hybrid_gpu.index.build import build_index, with_basis
 from hybrid_gpu.index.diffusion_index import DiffusionIndex
-from hybrid_gpu.lab.datasets import Benchmark
+from hybrid_gpu.lab.benchmark import Benchmark
 from hybrid_gpu.progress import Progress
 from hybrid_gpu.ranking.methods import METHODS
 from hybrid_gpu.ranking.top_items import Report
@@ -27,22 +27,22 @@ _TIMED_TOGETHER, _TIMED_ALONE = 128, 5
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """One way to rank, with everything that it depends on.
+    """A ranking method and all settings that its answers depend on.
 
     Attributes
     ----------
     method : str
         One of ``hybrid_gpu.METHODS``.
     basis : str
-        ``"none"``, ``"aggregate"``, ``"eigen"`` or ``"sparse-eigen"``: what its index has.
+        The basis of its index: ``"none"``, ``"aggregate"``, ``"eigen"`` or ``"sparse-eigen"``.
     rank : int or None
-        Groups or eigenvectors.
+        Number of groups or eigenvectors in the basis.
     steps : int or None
-        None for methods that take none, and for solving to ``rtol``.
+        None for methods without steps, and for solving to ``rtol``.
     sparsity : float or None
-        Of ``shybrid`` and of a sparse basis.
+        Part of the entries that is dropped, for ``shybrid`` and for a sparse basis.
     shortlist : int or None
-        Of ``truncated``.
+        Items that ``truncated`` solves on.
     rtol : float or None
         Relative residual to solve to.
     augmented : bool
@@ -60,31 +60,32 @@ class Trial:
 
     @property
     def options(self) -> dict[str, Any]:
-        """What ``search`` has to be told."""
-        told = {name: getattr(self, name) for name in ("method", "steps", "shortlist", "rtol")}
+        """The keywords of ``search``."""
+        settings = {name: getattr(self, name) for name in ("method", "steps", "shortlist", "rtol")}
         if self.sparsity is not None and self.method == "shybrid":
-            told["sparsity"] = self.sparsity
-        return {name: value for name, value in told.items() if value is not None}
+            settings["sparsity"] = self.sparsity
+        return {name: value for name, value in settings.items() if value is not None}
 
 
 @dataclass(frozen=True, slots=True)
 class Measurement:
-    """What one trial was measured to give.
+    """Quality, time and memory of one trial.
 
     Attributes
     ----------
+    trial : Trial
     quality : mapping of str to float
-        What the benchmark's protocol measures, all of it in percent.
+        The figures of the benchmark's protocol, in percent.
     agreement : float
-        The part of the exact top 100 that is among its own, on average.
+        The part of the exact top 100 that is in the trial's top 100, averaged over queries.
     milliseconds : float
-        Per query in a batch: first stage, diffusion and the top 100.
+        Time per query in a batch: first stage, diffusion and the top 100.
     diffusion : float
-        The milliseconds of it that are diffusion, which is what the paper reports.
+        Milliseconds of that time that are diffusion; the paper reports these.
     alone : float or None
         Milliseconds of diffusion for a query on its own; None if that was not measured.
     bytes : int
-        Kept beyond the descriptors: the graph, and the basis if the method needs it.
+        Memory kept beyond the descriptors: the graph, and the basis if the method needs it.
     """
 
     trial: Trial
@@ -98,7 +99,15 @@ class Measurement:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Comparison:
-    """Every method by its name, then ``exact``; ``index`` is the default one."""
+    """Measurements of every method.
+
+    Attributes
+    ----------
+    index : DiffusionIndex
+        With the default basis.
+    measurements : mapping of str to Measurement
+        By the name of the method; ``"exact"`` is the last one.
+    """
 
     index: DiffusionIndex
     measurements: Mapping[str, Measurement]
@@ -132,9 +141,9 @@ def compare_methods(
         if progress:
             progress("comparing methods", place, len(METHODS))
         kind = "eigen" if method.needs_eigenvectors else "auto"
-        used = indexes["stored" if method.name == "precomputed" else kind]
+        basis_index = indexes["stored" if method.name == "precomputed" else kind]
         trial = Trial(method.name, shortlist=max(1, index.n // 4))
-        measured[method.name] = measure(trial, used, benchmark, best)
+        measured[method.name] = measure(trial, basis_index, benchmark, best)
     return Comparison(index, {**measured, "exact": exact})
 
 
@@ -144,7 +153,7 @@ def solve_exactly(precise: DiffusionIndex, benchmark: Benchmark) -> tuple[Measur
     Parameters
     ----------
     precise
-        An index in float64. It is asked once: its time is that of the full ranking.
+        An index in float64. It is searched once, and the time is that of a full ranking.
     """
     trial = Trial("temporal", rtol=1e-10)
     whole = precise.search(benchmark.queries, k=precise.n, **trial.options)
@@ -170,7 +179,9 @@ def measure(
     Parameters
     ----------
     trial
-        The method and its settings; ``index`` has the basis that it names.
+        The method and its settings.
+    index
+        With the basis that the trial names.
     exact : int array of shape (m, 100)
         The exact top items, from ``solve_exactly``.
     """
@@ -190,21 +201,21 @@ def measure(
 
 
 def quality(benchmark: Benchmark, ids: HostArray) -> dict[str, float]:
-    """What the protocol of a benchmark says about full rankings of its database, in percent."""
+    """The figures of a benchmark's protocol for full rankings of its database, in percent."""
     if benchmark.ground_truth is not None:
         scores = evaluation.revisited_protocol(ids, benchmark.ground_truth)
         setups = {"easy": scores.easy, "medium": scores.medium, "hard": scores.hard}
-        found = {f"mAP {name}": one.mean_average_precision for name, one in setups.items()}
-        for name, one in setups.items():
-            found |= {f"mP@{depth} {name}": part for depth, part in one.precision_at.items()}
+        figures = {f"mAP {name}": setup.mean_average_precision for name, setup in setups.items()}
+        for name, setup in setups.items():
+            figures |= {f"mP@{depth} {name}": part for depth, part in setup.precision_at.items()}
     else:
         depth = min(_DEPTH, ids.shape[1])
-        labels, wanted = benchmark.labels, benchmark.query_labels
-        found = {
-            "mAP": evaluation.mean_average_precision(ids, labels, wanted),
-            f"P@{depth}": evaluation.precision(ids, labels, wanted, at=depth),
+        labels, query_labels = benchmark.labels, benchmark.query_labels
+        figures = {
+            "mAP": evaluation.mean_average_precision(ids, labels, query_labels),
+            f"P@{depth}": evaluation.precision(ids, labels, query_labels, at=depth),
         }
-    return {name: 100 * value for name, value in found.items()}
+    return {name: 100 * value for name, value in figures.items()}
 
 
 def kept_bytes(index: DiffusionIndex, trial: Trial) -> int:
@@ -220,13 +231,13 @@ def kept_bytes(index: DiffusionIndex, trial: Trial) -> int:
 
 
 def with_leading(index: DiffusionIndex, rank: int) -> DiffusionIndex:
-    """An index of eigenvectors with only the first of them."""
+    """An index of eigenvectors with only the first ``rank`` of them."""
     vectors = index.required_eigenvectors()
     return replace(index, basis=_leading(vectors, rank), _sparse={})
 
 
 def _leading(basis: EigenBasis, rank: int) -> EigenBasis:
-    """The first eigenvectors of a basis; what comes next is known, and nothing was missed."""
+    """The first eigenvectors of a basis, as if only these had been computed."""
     if rank >= basis.rank:
         return basis
     values = basis.eigenvalues
@@ -247,13 +258,13 @@ def _leading(basis: EigenBasis, rank: int) -> EigenBasis:
 def _best_times(
     index: DiffusionIndex, queries: HostArray, trial: Trial, batch: int | None = None
 ) -> tuple[float, float]:
-    """Milliseconds per query, in all and of diffusion, of the fastest of a few warm runs."""
+    """Milliseconds per query of the fastest of a few warm runs: all of it, and diffusion alone."""
     settings: dict[str, Any] = {**trial.options, "k": min(_DEPTH, index.n), "batch": batch}
     index.search(queries[:1], **settings)
     reports: list[Report] = []
-    # More runs where they are short: other work on the machine weighs most there.
+    # Short runs are repeated more often: other work on the machine disturbs them most.
     while len(reports) < _FEWEST_RUNS or (
-        len(reports) < _MOST_RUNS and sum(one.total_seconds for one in reports) < _SECONDS
+        len(reports) < _MOST_RUNS and sum(report.total_seconds for report in reports) < _SECONDS
     ):
         reports.append(index.search(queries, **settings).report)
     best = min(reports, key=lambda report: report.total_seconds)

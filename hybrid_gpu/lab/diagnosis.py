@@ -1,4 +1,4 @@
-"""What this machine has for the library, what is missing, and how to get it."""
+"""What this machine offers to the library, what is missing, and how to get it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Finding:
 
 
 def diagnose() -> tuple[Finding, ...]:
-    """Processor, memory, packages and GPUs, and what ``backend="auto"`` makes of them."""
+    """Facts about processor, memory, packages and GPUs, and what ``backend="auto"`` chooses."""
     memory = NumpyBackend().available_bytes() / 1e9
     return (
         Finding("hybrid-gpu", _version("hybrid-gpu") or "not installed"),
@@ -37,6 +37,7 @@ def diagnose() -> tuple[Finding, ...]:
         _optional("nvtx", "ranges for Nsight Systems", "pip install nvtx"),
         _faiss_finding(),
         _optional("matplotlib", "pictures", "pip install 'hybrid-gpu[plots]'"),
+        _optional("jinja2", "reports", "pip install 'hybrid-gpu[plots]'"),
         _choice(),
     )
 
@@ -66,20 +67,20 @@ def _faiss_finding() -> Finding:
 
 
 def _optional(package: str, purpose: str, install: str) -> Finding:
-    found = _version(package)
-    if found is None:
+    version = _version(package)
+    if version is None:
         return Finding(package, "not installed", f"for {purpose}: {install}")
-    return Finding(package, found)
+    return Finding(package, version)
 
 
 def _choice() -> Finding:
-    asked = os.environ.get("HYBRID_GPU_BACKEND")
+    requested = os.environ.get("HYBRID_GPU_BACKEND")
     try:
         chosen: Any = select_backend("auto").name
     except (HybridGpuError, ValueError) as fault:
         return Finding("auto", "fails", str(fault))
-    if asked:
-        return Finding("auto", f"{chosen}, because HYBRID_GPU_BACKEND={asked}")
+    if requested:
+        return Finding("auto", f"{chosen}, because HYBRID_GPU_BACKEND={requested}")
     if chosen == "numpy":
         return Finding("auto", "numpy, because no GPU answers through CuPy")
     return Finding("auto", f"{chosen}, because a GPU answers")

@@ -1,14 +1,13 @@
-"""The experiments of the paper on any benchmark: what to measure, and measuring it.
+"""The experiments of the paper, measured on any benchmark.
 
-A run lives in a folder. Every measurement is appended to ``measurements.jsonl`` as soon as it is
-made, and what takes long to compute is kept in ``work``, so that a run which was interrupted goes
-on where it was.
+A run has a folder. Every measurement is appended to ``measurements.jsonl`` at once, and the results
+of long computations are kept in ``work``, so that an interrupted run can continue.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,7 @@ import numpy as np
 
 from hybrid_gpu.backends import Backend, select_backend
 from hybrid_gpu.backends.protocol import HostArray
+from hybrid_gpu.files.writing import replacing
 from hybrid_gpu.graph.affinity import largest_component
 from hybrid_gpu.graph.neighbors import check_knn, unit_rows
 from hybrid_gpu.index.build import (
@@ -27,8 +27,8 @@ from hybrid_gpu.index.build import (
 )
 from hybrid_gpu.index.diffusion_index import DiffusionIndex
 from hybrid_gpu.index.storage import has_index, load_index
+from hybrid_gpu.lab.benchmark import Benchmark
 from hybrid_gpu.lab.comparison import Measurement, Trial, measure, solve_exactly, with_leading
-from hybrid_gpu.lab.datasets import Benchmark
 from hybrid_gpu.lab.runlog import (
     EIGENVECTORS,
     EXACT,
@@ -39,68 +39,13 @@ from hybrid_gpu.lab.runlog import (
     measurement_of,
     restart_run,
 )
+from hybrid_gpu.lab.trials import Settings, trials_of
 from hybrid_gpu.progress import Progress
 from hybrid_gpu.ranking.query_expansion import Expansion, augment_database
 from hybrid_gpu.validation import check_count, check_vectors
 
-# Components up to this size may be decomposed densely, in a minute or so.
+# Components up to this size can be decomposed densely in about a minute.
 _DENSE_ITEMS = 7000
-
-
-@dataclass(frozen=True, slots=True)
-class Settings:
-    """What the experiments vary, and what they hold fixed; the defaults are the paper's.
-
-    Attributes
-    ----------
-    neighbors, gamma, alpha
-        Of the graph and of diffusion.
-    rank : int
-        Eigenvectors of the hybrid methods.
-    spectral_rank : int
-        Eigenvectors of the purely spectral ones; 5,000 in the paper at a million items.
-    ranks, steps : tuples of int
-        What Figures 2 and 3 vary.
-    sparsities : tuple of float
-        What Figure 4 varies; the last one is that of SHybrid elsewhere.
-    shortlists : tuple of float
-        Shortlists of truncation in Figure 5, as parts of the database; the second one is that of
-        the tables.
-    items_per_group : tuple of int
-        Sizes of aggregates, for ours beside Figure 3.
-    knn, seed
-        As in ``build_index``.
-    """
-
-    neighbors: int = 50
-    gamma: float = 3.0
-    alpha: float = 0.99
-    rank: int = 400
-    spectral_rank: int = 1000
-    ranks: tuple[int, ...] = (100, 200, 300, 400, 500)
-    steps: tuple[int, ...] = (1, 2, 3, 5, 10, 20)
-    sparsities: tuple[float, ...] = (0.75, 0.8, 0.85, 0.9, 0.95, 0.99)
-    shortlists: tuple[float, ...] = (0.05, 0.075, 0.1, 0.2, 0.3)
-    items_per_group: tuple[int, ...] = (128, 64, 32)
-    knn: str = "auto"
-    seed: int = 0
-
-    def __post_init__(self) -> None:
-        for name in ("neighbors", "rank", "spectral_rank"):
-            check_count(getattr(self, name), name)
-
-    def quick(self) -> Settings:
-        """The same with fewer points to each curve, and smaller bases."""
-        return replace(
-            self,
-            rank=min(self.rank, 100),
-            spectral_rank=min(self.spectral_rank, 200),
-            ranks=(25, 50, 100),
-            steps=(1, 3, 5, 20),
-            sparsities=(0.9, 0.99),
-            shortlists=(0.05, 0.075, 0.2),
-            items_per_group=(64, 32),
-        )
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -112,15 +57,15 @@ class Run:
     benchmark : mapping
         Its name and sizes.
     settings : Settings
-        As they were used: ranks are cut to what the graph has.
+        As they were used: ranks are cut to the number of eigenvectors that the graph has.
     machine : mapping of str to str
         Processor, cores, versions.
     backend : str
-        Where it ran.
+        Name of the backend that it ran on.
     eigenvalues : tuple of float
         The leading ones, descending.
     groups : int
-        Aggregates of ``hybrid``, by default.
+        Number of aggregates that ``hybrid`` has by default.
     exact : Measurement
         The exact solution.
     measurements : mapping of Trial to Measurement
@@ -139,7 +84,7 @@ class Run:
         return f"Run({self.benchmark['name']}, {len(self.measurements)} measurements)"
 
     def to_json(self) -> dict[str, Any]:
-        """Plain values that ``from_json`` makes a run of."""
+        """The run as plain values, which ``from_json`` reads."""
         return {
             "benchmark": dict(self.benchmark),
             "settings": asdict(self.settings),
@@ -148,13 +93,13 @@ class Run:
             "eigenvalues": list(self.eigenvalues),
             "groups": self.groups,
             "exact": asdict(self.exact),
-            "measurements": [asdict(one) for one in self.measurements.values()],
+            "measurements": [asdict(entry) for entry in self.measurements.values()],
         }
 
     @classmethod
     def from_json(cls, plain: Mapping[str, Any]) -> Run:
         """A run from plain values."""
-        measured = [measurement_of(one) for one in plain["measurements"]]
+        measurements = [measurement_of(entry) for entry in plain["measurements"]]
         return cls(
             benchmark=plain["benchmark"],
             settings=_settings(plain["settings"]),
@@ -163,7 +108,7 @@ class Run:
             eigenvalues=tuple(plain["eigenvalues"]),
             groups=plain["groups"],
             exact=measurement_of(plain["exact"]),
-            measurements={one.trial: one for one in measured},
+            measurements={entry.trial: entry for entry in measurements},
         )
 
 
@@ -181,12 +126,12 @@ def run_experiments(
     Parameters
     ----------
     folder
-        Where measurements go; made if it is not there. A folder with an unfinished run of the same
-        benchmark and settings is gone on with.
+        Folder of the run; it is made if it is not there. An unfinished run of the same benchmark
+        and settings is continued.
     settings
         ``Settings()`` by default.
     restart
-        Throw away what an earlier run left in the folder; files that are not a run's own stay.
+        Remove the measurements of an earlier run from the folder; files of the user stay.
     progress
         Called as ``progress(stage, done, total)``.
 
@@ -196,31 +141,23 @@ def run_experiments(
         If the folder holds a run of something else, or other files.
     """
     place = Path(folder)
-    wanted = Settings() if settings is None else settings
+    settings = Settings() if settings is None else settings
     device = select_backend(backend)
     # Before anything is written: a run that cannot begin leaves no folder behind.
-    check_count(wanted.neighbors, "neighbors", high=benchmark.n - 1)
-    for what, vectors in (("descriptors", benchmark.descriptors), ("queries", benchmark.queries)):
-        check_vectors(vectors, what, dtype="float32", backend=select_backend("numpy"))
-    check_knn(wanted.knn, benchmark.descriptors.shape[1])
-    labels, asked = benchmark.labels, benchmark.query_labels
-    if labels is not None and asked is not None and not np.isin(asked, labels).any():
-        raise ValueError("no query has a relevant item: no label of a query is one of an item.")
-    header = header_of(benchmark, asdict(wanted), device.name)
+    _check_input(benchmark, settings)
+    header = header_of(benchmark, asdict(settings), device.name)
     if restart:
         restart_run(place, header)
     log = RunLog.open(place, header)
-    base = _base_index(benchmark, wanted, place / WORK, progress, device)
-    used = _fitting(wanted, base)
-    eigen = _eigen_index(base, used, place / WORK, progress)
+    base = _base_index(benchmark, settings, place / WORK, progress, device)
+    settings = _fitting(settings, base)
+    eigen = _eigen_index(base, settings, place / WORK, progress)
     exact, best = _exact(log, base, benchmark, place / WORK, progress)
-    indexes = _Indexes(base, eigen, benchmark, used)
-    trials = list(dict.fromkeys(one for part in trials_of(used, base).values() for one in part))
-    # By index, so that each is made once.
-    trials.sort(key=lambda one: (one.augmented, one.basis, one.rank or 0, one.sparsity or 0))
-    for place_in_line, trial in enumerate(trials):
+    indexes = _Indexes(base, eigen, benchmark, settings)
+    trials = _by_index(trials_of(settings, base))
+    for done, trial in enumerate(trials):
         if progress:
-            progress("measuring", place_in_line, len(trials))
+            progress("measuring", done, len(trials))
         if trial not in log.measurements:
             log.put(measure(trial, indexes.index_for(trial), benchmark, best))
     if progress:
@@ -228,13 +165,36 @@ def run_experiments(
     values = base.backend.to_numpy(eigen.required_eigenvectors().eigenvalues)
     return Run(
         benchmark=log.header["benchmark"],
-        settings=used,
+        settings=settings,
         machine=log.header["machine"],
         backend=device.name,
         eigenvalues=tuple(float(value) for value in values),
         groups=default_groups(base.layout.graph),
         exact=exact,
         measurements={trial: log.measurements[trial] for trial in trials},
+    )
+
+
+def _check_input(benchmark: Benchmark, settings: Settings) -> None:
+    """Refuse a benchmark that cannot be ranked, or settings that do not fit it."""
+    check_count(settings.neighbors, "neighbors", high=benchmark.n - 1)
+    for what, vectors in (("descriptors", benchmark.descriptors), ("queries", benchmark.queries)):
+        check_vectors(vectors, what, dtype="float32", backend=select_backend("numpy"))
+    check_knn(settings.knn, benchmark.descriptors.shape[1])
+    labels, query_labels = benchmark.labels, benchmark.query_labels
+    if labels is not None and query_labels is not None and not np.isin(query_labels, labels).any():
+        raise ValueError(
+            "no query has a relevant item: no item has the label of a query. Do labels and "
+            "query_labels belong together?"
+        )
+
+
+def _by_index(trials: Mapping[str, Sequence[Trial]]) -> list[Trial]:
+    """Every trial once; those of one index follow each other, so that each index is made once."""
+    distinct = dict.fromkeys(trial for group in trials.values() for trial in group)
+    return sorted(
+        distinct,
+        key=lambda trial: (trial.augmented, trial.basis, trial.rank or 0, trial.sparsity or 0),
     )
 
 
@@ -252,82 +212,8 @@ def base_index(
     return with_basis(bare, "auto", progress=progress)
 
 
-def trials_of(settings: Settings, index: DiffusionIndex) -> dict[str, list[Trial]]:
-    """The trials behind each figure and table, in the order of the paper."""
-    n, groups = index.n, default_groups(index.layout.graph)
-    rank, sparsity = settings.rank, settings.sparsities[-1]
-    cut = [max(1, round(part * n)) for part in settings.shortlists]
-
-    def paper(rank: int, steps: int) -> Trial:
-        return Trial("hybrid-paper", "eigen", rank, steps)
-
-    def sparse(rank: int, steps: int, sparsity: float = sparsity) -> Trial:
-        return Trial("shybrid", "eigen", rank, steps, sparsity=sparsity)
-
-    def ours(steps: int, groups: int = groups) -> Trial:
-        return Trial("hybrid", "aggregate", groups, steps)
-
-    temporal = [Trial("temporal", steps=count) for count in settings.steps]
-    spectral = [Trial(name, "eigen", settings.spectral_rank) for name in ("fsr", "fsrw")]
-    truncated = [Trial("truncated", steps=20, shortlist=size) for size in cut]
-    few = [count for count in settings.steps if count <= 5]
-    smaller = [one for one in settings.ranks if one <= rank]
-    groupings = [max(1, n // size) for size in settings.items_per_group]
-    full = Trial("temporal", steps=20)
-    shown_cut = truncated[min(1, len(truncated) - 1)]
-    return {
-        "figure-2": [
-            *temporal,
-            *(paper(rank, count) for count in (0, *settings.steps)),
-            *(sparse(rank, count) for count in (0, *settings.steps)),
-            *(Trial("hybrid", "eigen", rank, count) for count in (0, *settings.steps)),
-            *(ours(count) for count in (0, *settings.steps)),
-            *spectral,
-        ],
-        "figure-3": [
-            *(Trial("temporal", steps=count) for count in few),
-            *(paper(one, count) for one in settings.ranks for count in (0, *few)),
-            *(ours(count, size) for size in groupings for count in (0, *few)),
-        ],
-        "figure-4": [
-            paper(rank, 5),
-            *(sparse(rank, 5, one) for one in settings.sparsities),
-            *(Trial("hybrid", "sparse-eigen", rank, 5, one) for one in settings.sparsities),
-        ],
-        "figure-5": [
-            full,
-            *truncated,
-            spectral[1],
-            *(paper(one, 5) for one in smaller),
-            *(sparse(one, 5) for one in smaller),
-            *(ours(5, size) for size in groupings),
-        ],
-        "table-1": [
-            full,
-            shown_cut,
-            spectral[1],
-            sparse(rank, 5),
-            Trial("hybrid", "eigen", rank, 5),
-            ours(5),
-        ],
-        "table-2": [
-            Trial("nn"),
-            Trial("alpha-qe"),
-            Trial("nn", augmented=True),
-            full,
-            shown_cut,
-            *spectral,
-            paper(rank, 5),
-            sparse(rank, 5),
-            Trial("hybrid", "eigen", rank, 5),
-            ours(5),
-            ours(10),
-        ],
-    }
-
-
 class _Indexes:
-    """The index of each trial, made when it is asked for; the last one is kept."""
+    """Makes the index of each trial when it is needed, and keeps the last one."""
 
     def __init__(
         self,
@@ -341,6 +227,7 @@ class _Indexes:
         self._kept: tuple[object, DiffusionIndex] | None = None
 
     def index_for(self, trial: Trial) -> DiffusionIndex:
+        """The index of a trial."""
         key = (trial.augmented, trial.basis, trial.rank)
         if trial.basis == "sparse-eigen":
             key = (*key, trial.sparsity)  # type: ignore[assignment]
@@ -350,6 +237,7 @@ class _Indexes:
         return self._kept[1]
 
     def _made(self, trial: Trial) -> DiffusionIndex:
+        """A new index with the basis, or the augmented database, of a trial."""
         seed = self._settings.seed
         if trial.augmented:
             base, few = self._base, Expansion()
@@ -380,7 +268,7 @@ def _base_index(
     progress: Progress | None,
     device: Backend,
 ) -> DiffusionIndex:
-    """The index without a basis; its k-NN lists and graph are kept for the next time."""
+    """The index without a basis, built or loaded; its lists and graph are saved in ``work``."""
     folder = work / GRAPH
     if has_index(folder):
         index = load_index(folder, backend=device)
@@ -396,7 +284,7 @@ def _base_index(
             progress=progress,
             backend=device,
         )
-        # The descriptors are the user's already, and may be large.
+        # Descriptors are not saved: the user has them, and they may be large.
         replace(index, descriptors=None).save(folder)
     if index.descriptors is not None:
         return index
@@ -409,7 +297,7 @@ def _base_index(
 def _eigen_index(
     base: DiffusionIndex, settings: Settings, work: Path, progress: Progress | None
 ) -> DiffusionIndex:
-    """The index with all the eigenvectors that any trial needs."""
+    """The index with as many eigenvectors as any trial needs."""
     folder = work / EIGENVECTORS
     rank = max(settings.spectral_rank, settings.rank, *settings.ranks)
     if has_index(folder):
@@ -423,7 +311,7 @@ def _eigen_index(
 def _exact(
     log: RunLog, base: DiffusionIndex, benchmark: Benchmark, work: Path, progress: Progress | None
 ) -> tuple[Measurement, HostArray]:
-    """The exact solution of every query, which the others are held against."""
+    """The exact solution, measured or loaded, and its top 100 items for every query."""
     path = work / EXACT
     if log.exact is not None and path.is_file():
         return log.exact, np.load(path, allow_pickle=False)
@@ -443,9 +331,8 @@ def _exact(
         backend=device,
     )
     measured, best = solve_exactly(precise, benchmark)
-    temporary = work / "exact.tmp.npy"
-    np.save(temporary, best, allow_pickle=False)
-    os.replace(temporary, path)
+    with replacing(path) as file:
+        np.save(file, best, allow_pickle=False)
     log.put_exact(measured)
     if progress:
         progress("exact solution", 1, 1)
@@ -453,20 +340,20 @@ def _exact(
 
 
 def _fitting(settings: Settings, base: DiffusionIndex) -> Settings:
-    """The settings with ranks that the graph's largest component can give."""
+    """The settings, with ranks no larger than the graph's largest component allows."""
     size = largest_component(base.layout.graph).size
-    # Beyond a third of the component the decomposition is dense, which takes hours on large ones.
+    # Above a third of the component the decomposition is dense: hours, if the component is large.
     most = max(1, size - 1 if size <= _DENSE_ITEMS else size // 3)
     return replace(
         settings,
         rank=min(settings.rank, most),
         spectral_rank=min(settings.spectral_rank, most),
-        ranks=tuple(dict.fromkeys(min(one, most) for one in settings.ranks)),
+        ranks=tuple(dict.fromkeys(min(rank, most) for rank in settings.ranks)),
     )
 
 
 def _settings(plain: Mapping[str, Any]) -> Settings:
-    told: dict[str, Any] = {
-        name: tuple(one) if isinstance(one, list) else one for name, one in plain.items()
+    values: dict[str, Any] = {
+        name: tuple(value) if isinstance(value, list) else value for name, value in plain.items()
     }
-    return Settings(**told)
+    return Settings(**values)

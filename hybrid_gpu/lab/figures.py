@@ -2,41 +2,58 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
-
 import numpy as np
 
 from hybrid_gpu.diffusion.filters import condition_number, error_bounds
 from hybrid_gpu.lab import published
+from hybrid_gpu.lab.chart_panels import Contours, Panel, Series
 from hybrid_gpu.lab.comparison import Measurement, Trial
+from hybrid_gpu.lab.curves import (
+    AGREEMENT,
+    MEMORY,
+    SHORTLIST,
+    SPARSITY,
+    STEPS,
+    TIME_ALONE,
+    TIME_IN_BATCH,
+    Axis,
+    cost_cells,
+    curve_of,
+    numbers_of_groups,
+    panel_of,
+    published_as,
+    quality_axis,
+    score_of,
+    size_cells,
+)
 from hybrid_gpu.lab.experiments import Run
-from hybrid_gpu.lab.plots import Contours, Panel, Series
-from hybrid_gpu.lab.report import Section
+from hybrid_gpu.lab.report_sections import Section
+from hybrid_gpu.lab.tables import table_1, table_2
 
 _BOUND_STEPS = tuple(range(21))
 _BOUND_LEVELS = (0.001, 0.01, 0.05, 0.1, 0.2, 0.5, 1.0)
 
 
 def sections_of(run: Run) -> list[Section]:
-    """Every figure and table of the paper, in its order."""
-    makers = (_figure_1, _figure_2, _figure_3, _figure_4, _figure_5, _table_1, _table_2)
+    """Every figure and table of the paper, in the paper's order."""
+    makers = (_figure_1, _figure_2, _figure_3, _figure_4, _figure_5, table_1, table_2)
     return [make(run) for make in makers]
 
 
 def introduction_of(run: Run) -> str:
-    """What was measured, on what, and how to read it."""
-    known, settings = run.benchmark, run.settings
-    distractors = f", {known['distractors']:,} of them distractors" if known["distractors"] else ""
+    """The first paragraphs of a report: the data, the settings, and how to read the figures."""
+    facts, settings = run.benchmark, run.settings
+    distractors = f", {facts['distractors']:,} of them distractors" if facts["distractors"] else ""
     return (
-        f"The experiments of the paper on {known['name']}: {known['items']:,} items{distractors}, "
-        f"{known['queries']:,} queries, {known['dimensions']:,} dimensions; graph of "
+        f"The experiments of the paper on {facts['name']}: {facts['items']:,} items{distractors}, "
+        f"{facts['queries']:,} queries, {facts['dimensions']:,} dimensions; graph of "
         f"{settings.neighbors} reciprocal neighbors, similarity to the power {settings.gamma:g}, "
         f"alpha {settings.alpha:g}, observations of 5 items.\n\n"
         "Rankings hold every item, best first. Items with equal scores are ordered by their "
-        "similarity to the query, then by id: nothing ties at random. Times are the fastest of "
-        "three warm runs: 'in a batch' solves up to 128 queries side by side, 'alone' one at a "
-        "time, which is how the paper measured; both are diffusion only, without the first stage. "
+        "similarity to the query, then by id, so that no order is left to chance. Times are the "
+        "fastest of three warm runs: 'in a batch' solves up to 128 queries side by side, 'alone' "
+        "one at a time, which is how the paper measured; both are diffusion only, without the "
+        "first stage. "
         "Memory is what is kept beyond the descriptors. 'Exact' is the solution of the linear "
         "system in float64 to a residual of 1e-10, and agreement is the part of its top 100 that "
         "a method also returns."
@@ -44,6 +61,7 @@ def introduction_of(run: Run) -> str:
 
 
 def _figure_1(run: Run) -> Section:
+    """The spectrum, and the bound on the error that follows from it."""
     values = run.eigenvalues
     bounds = error_bounds(values, alpha=run.settings.alpha, steps=_BOUND_STEPS)
     rows = tuple(
@@ -85,104 +103,74 @@ def _figure_1(run: Run) -> Section:
 
 
 def _figure_2(run: Run) -> Section:
-    rank, score = run.settings.rank, _score(run)
-    wanted = {
-        "temporal": lambda one: one.method == "temporal",
-        "hybrid-paper": lambda one: one.method == "hybrid-paper" and one.rank == rank,
-        "shybrid": lambda one: _is_shybrid(one, run) and one.rank == rank,
-        "hybrid, eigenvectors": lambda one: _is(one, "hybrid", "eigen", rank),
-        "hybrid": lambda one: _is(one, "hybrid", "aggregate", run.groups),
-        "fsr": lambda one: one.method == "fsr",
-        "fsrw": lambda one: one.method == "fsrw",
+    """Quality and agreement with the exact solution, against steps and against time."""
+    rank, score = run.settings.rank, score_of(run)
+    sparsity = run.settings.sparsities[-1]
+    curves = {
+        "temporal": curve_of(run, method="temporal"),
+        "hybrid-paper": curve_of(run, method="hybrid-paper", rank=rank),
+        "shybrid": curve_of(run, method="shybrid", rank=rank, sparsity=sparsity),
+        "hybrid, eigenvectors": curve_of(run, method="hybrid", basis="eigen", rank=rank),
+        "hybrid": curve_of(run, method="hybrid", basis="aggregate", rank=run.groups),
+        "fsr": curve_of(run, method="fsr"),
+        "fsrw": curve_of(run, method="fsrw"),
     }
-    curves = {name: _chosen(run, keep) for name, keep in wanted.items()}
-    theirs = _published(run) == "ROxford + R1M"
+    same_benchmark = published_as(run) == "ROxford + R1M"
     rows = []
     for name, curve in curves.items():
-        for one in curve:
-            steps = one.trial.steps or 0
-            row = {"method": name, **_settings_of(one), **_costs(one, score)}
-            if theirs:
-                told = published.FIGURE_2.get(name, {}).get(steps)
-                row |= {
-                    "paper: mAP": None if told is None else told[0],
-                    "paper: s": None if told is None else told[1],
-                }
+        for measurement in curve:
+            row = {"method": name, **size_cells(measurement), **cost_cells(measurement, score)}
+            if same_benchmark:
+                steps = measurement.trial.steps or 0
+                paper_map, paper_time = published.FIGURE_2.get(name, {}).get(steps, (None, None))
+                row |= {"paper: mAP": paper_map, "paper: s": paper_time}
             rows.append(row)
-    level = (("exact", run.exact.quality[score]),)
+    level, quality = (("exact", run.exact.quality[score]),), quality_axis(score)
     panels = (
-        _panel(curves, "against steps", "steps", score, _steps, _quality(score), levels=level),
-        _panel(
-            curves,
-            "against time, in a batch",
-            "ms per query",
-            score,
-            _diffusion,
-            _quality(score),
-            levels=level,
-            log_x=True,
+        panel_of(curves, "against steps", across=STEPS, up=quality, levels=level),
+        panel_of(
+            curves, "against time, in a batch", across=TIME_IN_BATCH, up=quality, levels=level
         ),
-        _panel(
-            curves,
-            "the exact top 100, against steps",
-            "steps",
-            "agreement with exact",
-            _steps,
-            _agreement,
-        ),
-        _panel(
-            curves,
-            "the exact top 100, against time",
-            "ms per query",
-            "agreement with exact",
-            _diffusion,
-            _agreement,
-            log_x=True,
-        ),
+        panel_of(curves, "the exact top 100, against steps", across=STEPS, up=AGREEMENT),
+        panel_of(curves, "the exact top 100, against time", across=TIME_IN_BATCH, up=AGREEMENT),
     )
     text = (
-        f"Rank {rank} for the hybrid methods, {run.settings.sparsities[-1]:.0%} of the entries "
+        f"Rank {rank} for the hybrid methods, {sparsity:.0%} of the entries "
         f"dropped for SHybrid, rank {run.settings.spectral_rank:,} for FSR and FSRw, "
         f"{run.groups:,} groups for 'hybrid', which needs no eigenvectors. At 0 steps only the "
         "spectral (or coarse) part is there. The lower panels show what class labels hide: how "
         "close each method is to the solution that it approximates."
     )
-    return Section(
-        "figure-2",
-        f"Figure 2: {score} against steps and time",
-        text,
-        tuple(rows),
-        panels,
-        shown=False,
-    )
+    title = f"Figure 2: {score} against steps and time"
+    return Section("figure-2", title, text, tuple(rows), panels, shown=False)
 
 
 def _figure_3(run: Run) -> Section:
-    score = _score(run)
-    most = max((count for count in run.settings.steps if count <= 5), default=5)
-    few = [one for one in run.measurements.values() if (one.trial.steps or 0) <= most]
-    plain = sorted((one for one in few if one.trial.method == "temporal"), key=_steps)
-    curves = {"r = 0": plain}
-    for rank in run.settings.ranks:
-        curves[f"r = {rank}"] = sorted(
-            (one for one in few if _is(one.trial, "hybrid-paper", "eigen", rank)), key=_steps
+    """Quality against steps, for several numbers of eigenvectors and of groups."""
+    score, most_steps = score_of(run), 5
+    few = tuple(count for count in (0, *run.settings.steps) if count <= most_steps)
+    plain = curve_of(run, method="temporal", steps=few)
+    by_rank = {"r = 0": plain} | {
+        f"r = {rank}": curve_of(run, method="hybrid-paper", basis="eigen", rank=rank, steps=few)
+        for rank in run.settings.ranks
+    }
+    by_groups = {"no groups": plain} | {
+        f"{groups:,} groups": curve_of(
+            run, method="hybrid", basis="aggregate", rank=groups, steps=few
         )
-    grouped = {"no groups": plain}
-    for groups in _groupings(run):
-        grouped[f"{groups:,} groups"] = sorted(
-            (one for one in few if _is(one.trial, "hybrid", "aggregate", groups)), key=_steps
-        )
+        for groups in numbers_of_groups(run)
+    }
     rows = [
-        {"method": method, **_settings_of(one), **_costs(one, score)}
-        for method, part in (("hybrid-paper", curves), ("hybrid", grouped))
-        for curve in part.values()
-        for one in curve
-        if one.trial.method == method
+        {"method": method, **size_cells(measurement), **cost_cells(measurement, score)}
+        for method, curves in (("hybrid-paper", by_rank), ("hybrid", by_groups))
+        for curve in curves.values()
+        for measurement in curve
+        if measurement.trial.method == method
     ]
-    level = (("exact", run.exact.quality[score]),)
+    level, quality = (("exact", run.exact.quality[score]),), quality_axis(score)
     panels = (
-        _panel(curves, "eigenvectors", "steps", score, _steps, _quality(score), levels=level),
-        _panel(grouped, "aggregates", "steps", score, _steps, _quality(score), levels=level),
+        panel_of(by_rank, "eigenvectors", across=STEPS, up=quality, levels=level),
+        panel_of(by_groups, "aggregates", across=STEPS, up=quality, levels=level),
     )
     text = (
         "More eigenvectors need fewer steps, as in the paper. Groups of neighboring items do the "
@@ -194,300 +182,92 @@ def _figure_3(run: Run) -> Section:
 
 
 def _figure_4(run: Run) -> Section:
-    rank, score = run.settings.rank, _score(run)
+    """Quality and agreement when small entries of the eigenvectors are dropped."""
+    rank, score = run.settings.rank, score_of(run)
     whole = run.measurements[Trial("hybrid-paper", "eigen", rank, 5)]
-    sparse = {
-        "shybrid": _chosen(
-            run, lambda one: _is(one, "shybrid", "eigen", rank) and one.steps == 5, _sparsity
+    curves = {
+        "shybrid": curve_of(
+            run, along=SPARSITY, method="shybrid", basis="eigen", rank=rank, steps=5
         ),
-        "hybrid": _chosen(run, lambda one: one.basis == "sparse-eigen", _sparsity),
+        "hybrid": curve_of(run, along=SPARSITY, basis="sparse-eigen"),
     }
     rows = [
-        {"method": name, "sparsity": one.trial.sparsity, **_costs(one, score)}
-        for name, curve in sparse.items()
-        for one in curve
+        {
+            "method": name,
+            "sparsity": measurement.trial.sparsity,
+            **cost_cells(measurement, score),
+        }
+        for name, curve in curves.items()
+        for measurement in curve
     ]
-    level = (("nothing dropped", whole.quality[score]),)
     panels = (
-        _panel(sparse, score, "sparsity", score, _sparsity, _quality(score), levels=level),
-        _panel(
-            sparse,
+        panel_of(
+            curves,
+            score,
+            across=SPARSITY,
+            up=quality_axis(score),
+            levels=(("nothing dropped", whole.quality[score]),),
+        ),
+        panel_of(
+            curves,
             "the exact top 100",
-            "sparsity",
-            "agreement with exact",
-            _sparsity,
-            _agreement,
+            across=SPARSITY,
+            up=AGREEMENT,
             levels=(("nothing dropped", whole.agreement),),
         ),
     )
     text = (
-        f"The smallest entries of {rank} eigenvectors are dropped, 5 steps. SHybrid solves "
-        "another system then; 'hybrid' deflates with the same sparse vectors and goes on towards "
+        f"The smallest entries of {rank} eigenvectors are dropped, 5 steps. SHybrid then solves "
+        "another system; 'hybrid' deflates with the same sparse vectors and goes on towards "
         "the exact solution."
     )
     return Section("figure-4", "Figure 4: sparsification", text, tuple(rows), panels)
 
 
 def _figure_5(run: Run) -> Section:
-    score, ranks = _score(run), [one for one in run.settings.ranks if one <= run.settings.rank]
-    groups = [n for n in _groupings(run) if n != run.groups]
+    """Time, memory and quality of every method, each against the other two."""
+    score = score_of(run)
+    ranks = tuple(rank for rank in run.settings.ranks if rank <= run.settings.rank)
+    sparsity = run.settings.sparsities[-1]
+    groups = (*numbers_of_groups(run), run.groups)
     clouds: dict[str, list[Measurement]] = {
         "temporal": [run.measurements[Trial("temporal", steps=20)]],
-        "truncated": _chosen(run, lambda one: one.method == "truncated", _shortlist),
-        "fsrw": _chosen(run, lambda one: one.method == "fsrw"),
-        "hybrid-paper": _chosen(
-            run, lambda one: one.method == "hybrid-paper" and one.steps == 5 and one.rank in ranks
-        ),
-        "shybrid": _chosen(
-            run, lambda one: _is_shybrid(one, run) and one.steps == 5 and one.rank in ranks
-        ),
-        "hybrid": _chosen(
-            run,
-            lambda one: (
-                one.method == "hybrid"
-                and one.basis == "aggregate"
-                and one.steps == 5
-                and one.rank in (*groups, run.groups)
-            ),
-        ),
+        "truncated": curve_of(run, along=SHORTLIST, method="truncated"),
+        "fsrw": curve_of(run, method="fsrw"),
+        "hybrid-paper": curve_of(run, method="hybrid-paper", steps=5, rank=ranks),
+        "shybrid": curve_of(run, method="shybrid", sparsity=sparsity, steps=5, rank=ranks),
+        "hybrid": curve_of(run, method="hybrid", basis="aggregate", steps=5, rank=groups),
     }
     rows = [
         {
             "method": name,
-            "shortlist": one.trial.shortlist,
-            **_settings_of(one),
-            **_costs(one, score),
+            "shortlist": measurement.trial.shortlist,
+            **size_cells(measurement),
+            **cost_cells(measurement, score),
         }
         for name, cloud in clouds.items()
-        for one in cloud
+        for measurement in cloud
     ]
-    time, memory = "ms per query, alone", "memory (MB)"
 
-    def panel(title: str, x: str, y: str, across: _Number, up: _Number, log_x: bool) -> Panel:
-        return _panel(
-            clouds,
-            title,
-            x,
-            y,
-            across,
-            up,
-            log_x=log_x,
-            log_y=y == memory,
-            joined=False,
-            label=_size_label,
-        )
+    def panel(title: str, across: Axis, up: Axis) -> Panel:
+        return panel_of(clouds, title, across=across, up=up, joined=False, label=_size_label)
 
+    quality = quality_axis(score)
     panels = (
-        panel(f"{score} and time", time, score, _alone, _quality(score), True),
-        panel("memory and time", time, memory, _alone, _megabytes, True),
-        panel(f"memory and {score}", score, memory, _quality(score), _megabytes, False),
+        panel(f"{score} and time", TIME_ALONE, quality),
+        panel("memory and time", TIME_ALONE, MEMORY),
+        panel(f"memory and {score}", quality, MEMORY),
     )
     text = (
         "Labels are ranks, numbers of groups, and shortlists in thousands. Temporal and truncated "
         "take 20 steps, the hybrid methods 5."
     )
-    return Section(
-        "figure-5", f"Figure 5: time, memory and {score}", text, tuple(rows), panels, columns=3
-    )
+    title = f"Figure 5: time, memory and {score}"
+    return Section("figure-5", title, text, tuple(rows), panels, columns=3)
 
 
-def _table_1(run: Run) -> Section:
-    score = _score(run)
-    chosen = _tabled(
-        run, ("temporal", "truncated", "fsrw", "shybrid", "hybrid, eigenvectors", "hybrid")
-    )
-    base = chosen["temporal"]
-    told = published.TABLE_1
-    same = _published(run) == "ROxford + R1M"
-    rows = []
-    for name, one in chosen.items():
-        theirs = told.get(name)
-        row = {
-            "method": name,
-            **_settings_of(one),
-            score: one.quality[score],
-            **({"paper: mAP": theirs and theirs[0]} if same else {}),
-            "agreement@100": one.agreement,
-            "ms alone": one.alone,
-            "ms in a batch": one.diffusion,
-            "MB": one.bytes / 1e6,
-            "time / temporal": _ratio(one.alone, base.alone),
-            "paper: time / temporal": theirs and theirs[1] / told["temporal"][1],
-            "memory / temporal": one.bytes / base.bytes,
-            "paper: memory / temporal": theirs and theirs[2] / told["temporal"][2],
-        }
-        rows.append(row)
-    text = (
-        "Temporal and truncated take 20 steps, SHybrid and hybrid 5. The paper's columns are its "
-        "Table 1 on ROxford + R1M: seconds in MATLAB and a million items are another world, so "
-        "what is compared is each method with temporal filtering in the same run."
-    )
-    return Section("table-1", "Table 1: quality, time and memory", text, tuple(rows))
-
-
-def _table_2(run: Run) -> Section:
-    names = tuple(one for one in run.exact.quality if not one.startswith(("mP@1 ", "mP@5 ")))
-    theirs = published.TABLE_2.get(_published(run) or "", {})
-    rows = []
-    for name, one in _all_methods(run).items():
-        row = {"method": name, **_settings_of(one)}
-        for part in names:
-            row[part] = one.quality[part]
-            if theirs and part in ("mAP medium", "mAP hard"):
-                told = theirs.get(one.trial.method) if not one.trial.augmented else None
-                row[f"paper: {part[4:]}"] = told and told[part == "mAP hard"]
-        row |= {
-            "agreement@100": one.agreement,
-            "ms per query": one.milliseconds,
-            "of it diffusion": one.diffusion,
-            "MB": one.bytes / 1e6,
-        }
-        rows.append(row)
-    text = (
-        "All methods. 'ms per query' is everything in a batch: the first stage, diffusion, and the "
-        "top 100; for the exact solution, a full ranking in float64."
-    )
-    return Section("table-2", "Table 2: all methods", text, tuple(rows))
-
-
-def _all_methods(run: Run) -> dict[str, Measurement]:
-    names = ("temporal", "truncated", "fsr", "fsrw", "hybrid-paper", "shybrid")
-    return {
-        "nn": run.measurements[Trial("nn")],
-        "alpha-qe": run.measurements[Trial("alpha-qe")],
-        "nn, augmented database": run.measurements[Trial("nn", augmented=True)],
-        **_tabled(run, (*names, "hybrid, eigenvectors", "hybrid")),
-        "hybrid, 10 steps": run.measurements[Trial("hybrid", "aggregate", run.groups, 10)],
-        "exact": run.exact,
-    }
-
-
-def _tabled(run: Run, names: Sequence[str]) -> dict[str, Measurement]:
-    """The one trial of each method that the tables show."""
-    settings, n = run.settings, run.benchmark["items"]
-    part = settings.shortlists[min(1, len(settings.shortlists) - 1)]
-    sparsity = settings.sparsities[-1]
-    trials = {
-        "temporal": Trial("temporal", steps=20),
-        "truncated": Trial("truncated", steps=20, shortlist=max(1, round(part * n))),
-        "fsr": Trial("fsr", "eigen", settings.spectral_rank),
-        "fsrw": Trial("fsrw", "eigen", settings.spectral_rank),
-        "hybrid-paper": Trial("hybrid-paper", "eigen", settings.rank, 5),
-        "shybrid": Trial("shybrid", "eigen", settings.rank, 5, sparsity=sparsity),
-        "hybrid, eigenvectors": Trial("hybrid", "eigen", settings.rank, 5),
-        "hybrid": Trial("hybrid", "aggregate", run.groups, 5),
-    }
-    return {name: run.measurements[trials[name]] for name in names}
-
-
-_Number = Callable[[Measurement], float]
-
-
-def _panel(
-    curves: Mapping[str, Sequence[Measurement]],
-    title: str,
-    x: str,
-    y: str,
-    across: _Number,
-    up: _Number,
-    *,
-    label: Callable[[Measurement], str] | None = None,
-    joined: bool = True,
-    **style: Any,
-) -> Panel:
-    series = tuple(
-        Series(
-            name,
-            tuple((across(one), up(one)) for one in curve),
-            labels=tuple(label(one) for one in curve) if label else (),
-            joined=joined and len(curve) > 1,
-        )
-        for name, curve in curves.items()
-        if curve
-    )
-    return Panel(title, x, y, series, **style)
-
-
-def _chosen(
-    run: Run, keep: Callable[[Trial], bool], order: _Number | None = None
-) -> list[Measurement]:
-    kept = [one for one in run.measurements.values() if keep(one.trial)]
-    kept.sort(key=lambda one: one.trial.rank or 0)
-    return sorted(kept, key=order or _steps)
-
-
-def _is(trial: Trial, method: str, basis: str, rank: int) -> bool:
-    return (trial.method, trial.basis, trial.rank) == (method, basis, rank)
-
-
-def _is_shybrid(trial: Trial, run: Run) -> bool:
-    return trial.method == "shybrid" and trial.sparsity == run.settings.sparsities[-1]
-
-
-def _groupings(run: Run) -> list[int]:
-    return [max(1, run.benchmark["items"] // size) for size in run.settings.items_per_group]
-
-
-def _published(run: Run) -> str | None:
-    return published.counterpart(run.benchmark["name"], run.benchmark["distractors"])
-
-
-def _score(run: Run) -> str:
-    """What the figures show: mAP, in the Medium setup where there are several."""
-    return "mAP" if "mAP" in run.exact.quality else "mAP medium"
-
-
-def _settings_of(one: Measurement) -> dict[str, Any]:
-    return {"rank": one.trial.rank, "steps": one.trial.steps}
-
-
-def _costs(one: Measurement, score: str) -> dict[str, Any]:
-    return {
-        score: one.quality[score],
-        "agreement@100": one.agreement,
-        "ms in a batch": one.diffusion,
-        "ms alone": one.alone,
-        "MB": one.bytes / 1e6,
-    }
-
-
-def _size_label(one: Measurement) -> str:
-    if one.trial.shortlist is not None:
-        return f"{one.trial.shortlist / 1000:.3g}k"
-    return "" if one.trial.rank is None else str(one.trial.rank)
-
-
-def _ratio(one: float | None, other: float | None) -> float | None:
-    return None if one is None or not other else one / other
-
-
-def _quality(score: str) -> _Number:
-    return lambda one: one.quality[score]
-
-
-def _steps(one: Measurement) -> float:
-    return float(one.trial.steps or 0)
-
-
-def _sparsity(one: Measurement) -> float:
-    return float(one.trial.sparsity or 0)
-
-
-def _diffusion(one: Measurement) -> float:
-    return one.diffusion
-
-
-def _alone(one: Measurement) -> float:
-    return float("nan") if one.alone is None else one.alone
-
-
-def _agreement(one: Measurement) -> float:
-    return one.agreement
-
-
-def _shortlist(one: Measurement) -> float:
-    return float(one.trial.shortlist or 0)
-
-
-def _megabytes(one: Measurement) -> float:
-    return one.bytes / 1e6
+def _size_label(measurement: Measurement) -> str:
+    trial = measurement.trial
+    if trial.shortlist is not None:
+        return f"{trial.shortlist / 1000:.3g}k"
+    return "" if trial.rank is None else str(trial.rank)

@@ -14,17 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hybrid_gpu.files.writing import replace_files
-from hybrid_gpu.lab.charts import (
-    FAINT,
-    INSTALL,
-    Contours,
-    Panel,
-    Series,
-    chart,
-    encoded,
-    figures_of_ours,
-    write_at,
-)
+from hybrid_gpu.lab.canvas import FAINT, INSTALL, encoded, figures_of_ours, write_at
+from hybrid_gpu.lab.chart_panels import Contours, Panel, Series
+from hybrid_gpu.lab.charts import chart
 from hybrid_gpu.validation import check_count
 
 __all__ = ["INSTALL", "Contours", "Panel", "Series", "chart", "ranking_grid"]
@@ -42,20 +34,20 @@ _LEAST_WIDTH = 6.2
 
 
 def check_picture(path: str | os.PathLike[str]) -> None:
-    """Refuse a picture that cannot be drawn, before the work that it shall show.
+    """Refuse a picture that cannot be drawn, before the work for it begins.
 
     Raises
     ------
     ImportError
         If matplotlib is not installed.
     ValueError
-        If the file's ending names no format that it writes.
+        If the file's ending names no format that matplotlib writes.
     """
     with figures_of_ours() as make_figure:
-        known = make_figure().canvas.get_supported_filetypes()
-    if _format(path) not in known:
+        formats = make_figure().canvas.get_supported_filetypes()
+    if _format(path) not in formats:
         raise ValueError(
-            f"{os.fspath(path)}: pictures are written as {', '.join(sorted(known))}; got "
+            f"{os.fspath(path)}: pictures are written as {', '.join(sorted(formats))}; got "
             f"{Path(path).suffix}."
         )
 
@@ -78,15 +70,15 @@ def ranking_grid(
 ) -> None:
     """Draw what diffusion did to the first results of some queries.
 
-    Each query has two rows, the order by similarity above the order after diffusion. Right results
-    have a green frame, wrong ones a dashed red frame and a cross.
+    Each query has two rows: the first results by similarity, and below them those after diffusion.
+    Right results have a green frame, wrong results a dashed red frame and a cross.
 
     Parameters
     ----------
     images : array of shape (n, height, width) or (n, height, width, 3)
         Pictures of the database.
     query_images : array of shape (m, height, width) or (m, height, width, 3)
-        Pictures of the queries; all of them are drawn, so pass a few.
+        Pictures of the queries; all of them are drawn, so pass only a few.
     before_ids, after_ids : int arrays of shape (m, k)
         Rankings of the queries by similarity and after diffusion, best first; -1 is skipped.
     labels, query_labels : arrays of shape (n,) and (m,)
@@ -105,14 +97,16 @@ def ranking_grid(
     ValueError
         If the numbers of queries do not match.
     """
-    pictures, questions = np.asarray(images), np.asarray(query_images)
+    pictures, query_pictures = np.asarray(images), np.asarray(query_images)
     orders = [np.asarray(before_ids), np.asarray(after_ids)]
-    classes, wanted = np.asarray(labels), np.asarray(query_labels)
-    _check_queries(len(questions), before_ids=orders[0], after_ids=orders[1], query_labels=wanted)
-    shown = min(check_count(results, "results"), *(order.shape[1] for order in orders))
+    classes, query_classes = np.asarray(labels), np.asarray(query_labels)
+    _check_queries(
+        len(query_pictures), before_ids=orders[0], after_ids=orders[1], query_labels=query_classes
+    )
+    depth = min(check_count(results, "results"), *(order.shape[1] for order in orders))
 
-    m = len(questions)
-    width = max(_LEAST_WIDTH, _FIRST_RESULT + shown * _CELL + _MARGIN)
+    m = len(query_pictures)
+    width = max(_LEAST_WIDTH, _FIRST_RESULT + depth * _CELL + _MARGIN)
     block = 2 * _CELL + _GAP
     height = _HEADING + m * block - _GAP + _MARGIN
     with figures_of_ours() as make_figure:
@@ -120,13 +114,13 @@ def ranking_grid(
         _write_heading(figure, title)
         for query in range(m):
             top = height - _HEADING - query * block
-            _draw_query(figure, questions[query], wanted[query], top)
+            _draw_query(figure, query_pictures[query], query_classes[query], top)
             for row, (name, order) in enumerate(
                 zip(("similarity", "diffusion"), orders, strict=True)
             ):
                 # -1 stands for "nothing found".
-                ids = order[query, :shown][order[query, :shown] >= 0]
-                right = classes[ids] == wanted[query]
+                ids = order[query, :depth][order[query, :depth] >= 0]
+                right = classes[ids] == query_classes[query]
                 _draw_row(figure, name, pictures[ids], right, top - (row + 1) * _CELL)
         content = encoded(figure, _format(path))
     replace_files({Path(path): content})
@@ -159,6 +153,7 @@ def _draw_query(figure: Any, picture: NDArray[Any], label: Any, top: float) -> N
 def _draw_row(
     figure: Any, name: str, pictures: NDArray[Any], right: NDArray[np.bool_], bottom: float
 ) -> None:
+    """Draw the results of one query in one order, with the number of right ones before them."""
     text = f"{name}\n{int(right.sum())} of {right.size} right"
     write_at(figure, _FIRST_RESULT - 0.1, bottom + _CELL / 2, text, fontsize=8, ha="right")
     for place, (picture, hit) in enumerate(zip(pictures, right, strict=True)):

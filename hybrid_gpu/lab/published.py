@@ -1,4 +1,4 @@
-"""The figures that the paper itself reports, to stand beside what is measured here.
+"""The figures that the paper reports, to be shown beside the measured ones.
 
 All of them are from Iscen, Avrithis, Tolias, Furon and Chum, *Hybrid Diffusion: Spectral-Temporal
 Graph Filtering for Manifold Ranking*, 2018: GeM descriptors, MATLAB on 4 cores at 2.6 GHz, one
@@ -85,9 +85,17 @@ TABLE_2: Mapping[str, Mapping[str, tuple[float, float]]] = {
 
 
 def counterpart(name: str, distractors: int) -> str | None:
-    """The benchmark of the paper that this one is, by its name; None if it is another."""
+    """The paper's name for a benchmark; None if the paper does not have it.
+
+    Parameters
+    ----------
+    name
+        The user's name of the benchmark, in any spelling.
+    distractors
+        Their number; with any, the benchmark is taken for the one with a million of them.
+    """
     plain = name.lower().replace("_", "").replace("-", "").replace(" ", "")
-    for theirs, signs in (("ROxford", ("roxf", "oxford")), ("RParis", ("rpar", "paris"))):
+    for benchmark, signs in (("ROxford", ("roxf", "oxford")), ("RParis", ("rpar", "paris"))):
         if any(sign in plain for sign in signs):
-            return f"{theirs} + R1M" if distractors else theirs
+            return f"{benchmark} + R1M" if distractors else benchmark
     return None

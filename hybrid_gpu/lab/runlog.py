@@ -1,4 +1,4 @@
-"""The log of a run of experiments: one line per measurement, so that none is made twice."""
+"""The log of a run: one line per measurement, so that nothing is measured twice."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from typing import Any
 import numpy as np
 
 from hybrid_gpu.backends.protocol import HostArray
-from hybrid_gpu.files.writing import put_in_place, write_synced
+from hybrid_gpu.files.writing import replacing, sync_file
 from hybrid_gpu.index.storage import remove_index
+from hybrid_gpu.lab.benchmark import Benchmark
 from hybrid_gpu.lab.comparison import Measurement, Trial
-from hybrid_gpu.lab.datasets import Benchmark
 
 _HEADER, _LINES, WORK = "run.json", "measurements.jsonl", "work"
 # What makes two runs the same run.
@@ -28,7 +28,16 @@ GRAPH, EIGENVECTORS, EXACT = "graph", "eigenvectors", "exact.npy"
 
 
 class RunLog:
-    """The measurements of a folder: those that are there, and those to come."""
+    """The measurements in the folder of a run; new ones are appended to its file.
+
+    Attributes
+    ----------
+    header : mapping
+        What ``header_of`` gave when the run began.
+    measurements : dict of Trial to Measurement
+    exact : Measurement or None
+        The exact solution, once it is measured.
+    """
 
     def __init__(self, path: Path, header: Mapping[str, Any]) -> None:
         self.header = header
@@ -36,46 +45,51 @@ class RunLog:
         self.exact: Measurement | None = None
         self._path = path
         for line in _whole_lines(path):
-            measured = measurement_of(line["measurement"])
+            measurement = measurement_of(line["measurement"])
             if line["kind"] == "exact":
-                self.exact = measured
+                self.exact = measurement
             else:
-                self.measurements[measured.trial] = measured
+                self.measurements[measurement.trial] = measurement
 
     @classmethod
     def open(cls, folder: Path, header: Mapping[str, Any]) -> RunLog:
-        """Begin a run in a folder, or go on with the one that is there."""
-        known = folder / _HEADER
-        if not known.is_file():
+        """Begin a run in a folder, or continue the run that is there.
+
+        Raises
+        ------
+        ValueError
+            If the folder holds a run with another header, or other files.
+        """
+        path = folder / _HEADER
+        if not path.is_file():
             _begin(folder, header)
             return cls(folder / _LINES, header)
         try:
-            before = json.loads(known.read_bytes())
-            same = all(before[part] == header[part] for part in _SAME)
+            stored = json.loads(path.read_bytes())
+            same = all(stored[part] == header[part] for part in _SAME)
         except (ValueError, KeyError, TypeError) as fault:
-            raise ValueError(f"{known}: damaged ({fault!r}); delete the folder.") from fault
+            raise ValueError(f"{path}: damaged ({fault!r}); delete the folder.") from fault
         if not same:
             raise ValueError(
                 f"{folder}: holds a run on other data, with other settings or on another backend. "
                 "Choose another folder, or restart it."
             )
         (folder / WORK).mkdir(exist_ok=True)
-        return cls(folder / _LINES, before)
+        return cls(folder / _LINES, stored)
 
-    def put(self, measured: Measurement) -> None:
-        self._append("trial", measured)
-        self.measurements[measured.trial] = measured
+    def put(self, measurement: Measurement) -> None:
+        self._append("trial", measurement)
+        self.measurements[measurement.trial] = measurement
 
-    def put_exact(self, measured: Measurement) -> None:
-        self._append("exact", measured)
-        self.exact = measured
+    def put_exact(self, measurement: Measurement) -> None:
+        self._append("exact", measurement)
+        self.exact = measurement
 
-    def _append(self, kind: str, measured: Measurement) -> None:
-        line = json.dumps({"kind": kind, "measurement": asdict(measured)})
-        with open(self._path, "a", encoding="utf-8") as file:
-            file.write(line + "\n")
-            file.flush()
-            os.fsync(file.fileno())
+    def _append(self, kind: str, measurement: Measurement) -> None:
+        line = json.dumps({"kind": kind, "measurement": asdict(measurement)})
+        with open(self._path, "ab") as file:
+            file.write(f"{line}\n".encode())
+            sync_file(file)
 
 
 def _begin(folder: Path, header: Mapping[str, Any]) -> None:
@@ -87,13 +101,12 @@ def _begin(folder: Path, header: Mapping[str, Any]) -> None:
 
 
 def _put_header(folder: Path, header: Mapping[str, Any]) -> None:
-    temporary = folder / f"{_HEADER}.tmp"
-    write_synced(temporary, json.dumps(header, indent=1).encode())
-    put_in_place(temporary, folder / _HEADER)
+    with replacing(folder / _HEADER, sync=True) as file:
+        file.write(json.dumps(header, indent=1).encode())
 
 
 def _whole_lines(path: Path) -> Iterator[dict[str, Any]]:
-    """The lines of a log; one that was cut off by an interruption is taken out of the file."""
+    """The lines of a log; a last line that an interruption cut off is removed from the file."""
     if not path.is_file():
         return
     content = path.read_bytes()
@@ -108,7 +121,13 @@ def _whole_lines(path: Path) -> Iterator[dict[str, Any]]:
 
 
 def restart_run(folder: Path, header: Mapping[str, Any]) -> None:
-    """Throw away what a run keeps, and nothing else: its report, and files of the user's, stay."""
+    """Remove the files of a run from its folder; the report and files of the user stay.
+
+    Raises
+    ------
+    ValueError
+        If the folder holds something else than a run; nothing is removed then.
+    """
     if not folder.exists() or not any(folder.iterdir()):
         return
     if not _is_run(folder):
@@ -117,21 +136,21 @@ def restart_run(folder: Path, header: Mapping[str, Any]) -> None:
         remove_index(folder / WORK / name)
     (folder / WORK / EXACT).unlink(missing_ok=True)
     (folder / _LINES).unlink(missing_ok=True)
-    # The header last: without it, the folder would no longer be known for a run.
+    # The header last: without it, the folder would no longer be recognized as a run.
     _put_header(folder, header)
 
 
 def _is_run(folder: Path) -> bool:
     try:
-        told = json.loads((folder / _HEADER).read_bytes())
+        header = json.loads((folder / _HEADER).read_bytes())
     except (OSError, ValueError, RecursionError):
         return False
-    return isinstance(told, dict) and set(_SAME) <= told.keys()
+    return isinstance(header, dict) and set(_SAME) <= header.keys()
 
 
 def header_of(benchmark: Benchmark, settings: Mapping[str, Any], backend: str) -> dict[str, Any]:
-    """What makes two runs the same run, and where this one was made."""
-    told = {
+    """The header of a run: benchmark, settings and backend, which identify it, and the machine."""
+    header = {
         "benchmark": {
             "name": benchmark.name,
             "items": benchmark.n,
@@ -144,16 +163,16 @@ def header_of(benchmark: Benchmark, settings: Mapping[str, Any], backend: str) -
         "backend": backend,
         "machine": _machine(),
     }
-    return dict(json.loads(json.dumps(told)))  # tuples become lists, as in the file
+    return dict(json.loads(json.dumps(header)))  # tuples become lists, as in the file
 
 
 def _fingerprint(benchmark: Benchmark) -> str:
-    """A checksum of the queries, what is right for them, and a thousand items."""
+    """A checksum of the queries, of their right answers, and of a thousand items."""
     rows = np.linspace(0, benchmark.n - 1, min(benchmark.n, 1000)).astype(np.int64)
     parts: list[HostArray] = [np.asarray(benchmark.descriptors[rows]), benchmark.queries]
     if benchmark.ground_truth is not None:
-        for one in benchmark.ground_truth:
-            parts += [one[name] for name in ("easy", "hard", "junk")]
+        for entry in benchmark.ground_truth:
+            parts += [entry[name] for name in ("easy", "hard", "junk")]
     else:
         assert benchmark.labels is not None
         assert benchmark.query_labels is not None
@@ -177,5 +196,5 @@ def _machine() -> dict[str, Any]:
 
 
 def measurement_of(plain: Mapping[str, Any]) -> Measurement:
-    """A measurement from the plain values of its line."""
+    """A measurement from its plain values."""
     return Measurement(**{**plain, "trial": Trial(**plain["trial"])})

@@ -1,4 +1,4 @@
-"""The first thing to run on a GPU server: does it compute what the CPU computes?"""
+"""A check for new GPU servers: does the GPU compute what the CPU computes?"""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from hybrid_gpu.index.diffusion_index import DiffusionIndex
 from hybrid_gpu.progress import Progress
 from hybrid_gpu.ranking.methods import METHODS
 
-# Sums of a few hundred terms in each precision; the two sides add up in different orders.
+# For sums of a few hundred terms; the two sides add them in different orders.
 TOLERANCE = {"float32": 2e-5, "float64": 1e-11}
 
 
@@ -28,10 +28,13 @@ class Check:
 
     Attributes
     ----------
+    operation, dtype : str
     difference : float
         The largest difference, relative to the largest value.
+    tolerance : float
+        The largest difference that counts as agreement.
     host_ms, device_ms : float
-        Time of the faster of two runs, after one that compiles.
+        Milliseconds of the fastest of three runs, the first of which may compile.
     """
 
     operation: str
@@ -54,9 +57,9 @@ def selfcheck(
     Parameters
     ----------
     backend
-        The one to check.
+        The backend to check.
     size
-        Items of the test graph. Small ones check the same code in less time.
+        Items of the test graph. A small graph checks the same code in less time.
     """
     device = select_backend(backend)
     host = NumpyBackend()
@@ -70,8 +73,8 @@ def selfcheck(
         if progress:
             progress("selfcheck", number, len(cases))
         expected, host_ms = _timed(run, host)
-        given, device_ms = _timed(run, device)
-        difference = _difference(given, expected)
+        computed, device_ms = _timed(run, device)
+        difference = _difference(computed, expected)
         checks.append(Check(name, dtype, difference, TOLERANCE[dtype], host_ms, device_ms))
     if progress:
         progress("selfcheck", len(cases), len(cases))
@@ -79,6 +82,7 @@ def selfcheck(
 
 
 def _timed(run: Callable[[Backend], list[Any]], backend: Backend) -> tuple[list[HostArray], float]:
+    """The arrays that a function computes on a backend, and the milliseconds of its fastest run."""
     fastest = float("inf")
     values: list[Any] = []
     for _ in range(3):
@@ -87,24 +91,27 @@ def _timed(run: Callable[[Backend], list[Any]], backend: Backend) -> tuple[list[
         backend.synchronize()
         seconds = time.perf_counter() - start
         fastest = min(fastest, seconds)
-    arrays = [one if isinstance(one, np.ndarray) else backend.to_numpy(one) for one in values]
+    arrays = [
+        value if isinstance(value, np.ndarray) else backend.to_numpy(value) for value in values
+    ]
     return arrays, 1e3 * fastest
 
 
-def _difference(given: list[HostArray], expected: list[HostArray]) -> float:
+def _difference(computed: list[HostArray], expected: list[HostArray]) -> float:
+    """The largest difference between arrays, relative to the largest value of each."""
     worst = 0.0
-    for one, other in zip(given, expected, strict=True):
-        if one.shape != other.shape:
+    for array, right in zip(computed, expected, strict=True):
+        if array.shape != right.shape:
             return float("inf")
-        if one.size:
-            scale = float(np.max(np.abs(other[np.isfinite(other)]), initial=1e-30))
-            gap = np.where(one == other, 0.0, np.abs(one.astype(float) - other.astype(float)))
+        if array.size:
+            scale = float(np.max(np.abs(right[np.isfinite(right)]), initial=1e-30))
+            gap = np.where(array == right, 0.0, np.abs(array.astype(float) - right.astype(float)))
             worst = max(worst, float(np.max(gap)) / scale)
     return worst
 
 
 def _operations(dtype: str, n: int) -> Iterator[tuple[str, Callable[[Backend], list[Any]]]]:
-    """Every operation of the protocol, on data that is made anew for each backend."""
+    """Every operation of the protocol by name, as a function that runs it on a backend."""
     rng = np.random.default_rng(97)
     row_lengths = rng.integers(0, 50, n)
     indptr = np.concatenate([[0], np.cumsum(row_lengths)]).astype(np.int32)
@@ -126,8 +133,8 @@ def _operations(dtype: str, n: int) -> Iterator[tuple[str, Callable[[Backend], l
         return [b.spmm(csr(b), b.asarray(dense[m]))]
 
     def update(b: Backend) -> list[Any]:
-        one, other, third, fourth = (b.asarray(dense[64].copy()) for _ in range(4))
-        record = b.cg_update(one, other, third, fourth, b.asarray(step))
+        solution, residual, direction, product = (b.asarray(dense[64].copy()) for _ in range(4))
+        record = b.cg_update(solution, residual, direction, product, b.asarray(step))
         return _fields(record, "solution", "residual", "squared_norm")
 
     for m in dense:
@@ -160,6 +167,7 @@ def _operations(dtype: str, n: int) -> Iterator[tuple[str, Callable[[Backend], l
         "top_k of columns",
         lambda b: _fields(b.top_k(b.asarray(dense[64]).T, 100), "scores", "ids"),
     )
+    yield "place", lambda b: [b.place(b.asarray(ids[:64]), b.asarray(similarities[:64]), n)]
     yield (
         "mutual_edges",
         lambda b: _fields(
@@ -173,7 +181,7 @@ def _operations(dtype: str, n: int) -> Iterator[tuple[str, Callable[[Backend], l
 
 
 def _searches(dtype: str, n: int) -> Iterator[tuple[str, Callable[[Backend], list[Any]]]]:
-    """Whole searches: an index is built and asked on the backend itself."""
+    """Searches by every method, by name; each builds and searches an index on a backend."""
     rng = np.random.default_rng(101)
     centers = rng.standard_normal((max(2, n // 100), 16))
     vectors = centers[rng.integers(0, len(centers), n)] + 0.6 * rng.standard_normal((n, 16))
@@ -182,7 +190,7 @@ def _searches(dtype: str, n: int) -> Iterator[tuple[str, Callable[[Backend], lis
     queries = vectors[:count] + 0.1 * rng.standard_normal((count, 16))
     indexes: dict[tuple[str, str], DiffusionIndex] = {}
 
-    def made(b: Backend, basis: str) -> DiffusionIndex:
+    def index_on(b: Backend, basis: str) -> DiffusionIndex:
         if (b.name, basis) not in indexes:
             index = build_index(
                 vectors, neighbors=10, basis=basis, rank=10, knn="exact", dtype=dtype, backend=b
@@ -191,10 +199,10 @@ def _searches(dtype: str, n: int) -> Iterator[tuple[str, Callable[[Backend], lis
         return indexes[b.name, basis]
 
     def scores(method: str, basis: str, b: Backend) -> list[Any]:
-        # The scores alone: items that tie may change places with the last bit.
-        # As many steps on both: a search to an accuracy may stop one of them a step earlier.
+        # Only the scores: the last bit decides the order of items that tie.
+        # A fixed number of steps: to an accuracy, one side may stop a step earlier.
         options: dict[str, Any] = {"method": method, "steps": 5, "shortlist": n // 4}
-        return [made(b, basis).search(queries, k=20, **options).scores]
+        return [index_on(b, basis).search(queries, k=20, **options).scores]
 
     for method in METHODS:
         yield f"search, {method}", partial(scores, method, "eigen")

@@ -16,7 +16,7 @@ def warped(
     shears: NDArray[Any],
     shifts: NDArray[Any],
 ) -> NDArray[np.float32]:
-    """Pictures after an affine warp of each about its center, with zeros from outside.
+    """Pictures after an affine warp of each about its center; zeros come in from outside.
 
     Parameters
     ----------
@@ -26,9 +26,9 @@ def warped(
     scales : array of shape (c,)
         Factors by which pictures become larger.
     shears : array of shape (c,)
-        Pixels to the side per pixel down; done before the rotation.
+        Pixels to the right per pixel down; applied before the rotation.
     shifts : array of shape (c, 2)
-        Pixels (down, right); done last.
+        Pixels (down, right); applied last.
 
     Returns
     -------
@@ -36,15 +36,15 @@ def warped(
         Interpolated between the four nearest pixels.
     """
     if images.ndim != 3:
-        raise ValueError(f"images must be (c, height, width); got shape {images.shape}.")
+        raise ValueError(f"images must have shape (c, height, width); got {images.shape}.")
     count, height, width = images.shape
     down, right = _parameters(shifts, "shifts", (count, 2)).T[:, :, None]
     angle, scale, shear = (
         _parameters(values, what, (count,))[:, None]
         for values, what in ((rotations, "rotations"), (scales, "scales"), (shears, "shears"))
     )
-    # Where a pixel of the result comes from: the scaling, rotation and shear undone, each position
-    # a sum of one part by rows and one by columns.
+    # Where a pixel of the result comes from: the warp is undone. Each position is the sum of a part
+    # that depends on the row and a part that depends on the column.
     y = (np.arange(height) - (height - 1) / 2 - down) / scale
     x = (np.arange(width) - (width - 1) / 2 - right) / scale
     cosine, sine = np.cos(angle), np.sin(angle)
@@ -52,18 +52,18 @@ def warped(
     left, from_left = _pixels_before(
         (sine - shear * cosine) * y, (cosine + shear * sine) * x, width
     )
-    # One pixel of zeros before, two behind: neighbors of whatever lies outside.
+    # One pixel of zeros before and two behind: every position has four neighbors.
     padded = np.zeros((count, height + 3, width + 3), dtype=np.float32)
     padded[:, 1:-2, 1:-2] = images
     first = top * (width + 3) + left + (np.arange(count) * padded[0].size)[:, None, None]
     flat = padded.ravel()
 
     def blended(place: NDArray[np.intp]) -> NDArray[np.float32]:
-        one, other = flat.take(place), flat[1:].take(place)
-        other -= one
-        other *= from_left
-        other += one
-        return other
+        left_pixel, right_pixel = flat.take(place), flat[1:].take(place)
+        right_pixel -= left_pixel
+        right_pixel *= from_left
+        right_pixel += left_pixel
+        return right_pixel
 
     above, below = blended(first), blended(first + (width + 3))
     below -= above
@@ -73,8 +73,8 @@ def warped(
 
 
 def random_warps(count: int, seed: int, repetition: int) -> dict[str, NDArray[np.float64]]:
-    """Parameters of ``warped`` for every picture of one pass over them, small and seeded."""
-    # Row after row: the numbers of a picture do not depend on how many pictures follow.
+    """Small random parameters of ``warped``, for one pass over all pictures."""
+    # Drawn row by row: the parameters of a picture do not depend on how many pictures follow.
     draws = np.random.default_rng([seed, repetition]).uniform(-1, 1, (count, 5))
     return {
         "rotations": np.deg2rad(15) * draws[:, 0],
@@ -100,14 +100,16 @@ def leading_directions(descriptors: NDArray[Any], count: int) -> NDArray[np.floa
 def _parameters(values: Any, what: str, shape: tuple[int, ...]) -> NDArray[np.float64]:
     array = np.asarray(values, dtype=np.float64)
     if array.shape != shape:
-        raise ValueError(f"{what} must be {shape}, for as many images; got shape {array.shape}.")
+        raise ValueError(
+            f"{what} must have shape {shape}, a row for each image; got shape {array.shape}."
+        )
     return array
 
 
 def _pixels_before(
     by_row: NDArray[np.float64], by_column: NDArray[np.float64], size: int
 ) -> tuple[NDArray[np.intp], NDArray[np.float32]]:
-    """Last pixel of the padded picture at or before each position, and the rest of the way."""
+    """For each position, the last pixel at or before it in the padded picture, and the rest."""
     by_row = by_row + (size - 1) / 2 + 1
     places = by_row.astype(np.float32)[:, :, None] + by_column.astype(np.float32)[:, None, :]
     np.clip(places, 0, size + 1, out=places)

@@ -110,7 +110,7 @@ def test_help_lists_every_command_from_the_first_look_to_the_last_resort():
 def test_library_imports_nothing_of_the_command_line():
     code = (
         "import sys, hybrid_gpu;"
-        "print([name for name in ('typer', 'rich', 'matplotlib') if name in sys.modules])"
+        "print([name for name in ('typer', 'rich', 'matplotlib', 'jinja2') if name in sys.modules])"
     )
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert ran.stdout == "[]\n"
@@ -787,6 +787,9 @@ def test_paper_refuses_before_any_work(own_data, tmp_path, monkeypatch):
     assert_refused(run("paper", "digits", "--seed", -1), "seed must be at least 0; got -1")
     monkeypatch.setattr(paper.importlib.util, "find_spec", lambda name: None)
     assert_refused(run("paper", "digits"), "--no-plots")
+    monkeypatch.setitem(sys.modules, "jinja2", None)
+    refused = run("paper", "digits", "--no-plots")
+    assert_refused(refused, "reports need Jinja2: pip install 'hybrid-gpu[plots]'")
     assert [one.name for one in tmp_path.iterdir()] == ["own"]
 
 
@@ -926,9 +929,9 @@ def test_nothing_is_written_into_an_index_but_its_own(files, tmp_path, monkeypat
         ("paper", "digits", "-o", index / "report"),
         ("build", files.descriptors, index / "new" / "another"),
     ):
-        assert_refused(run(*command), "is an index, and for its own files only")
+        assert_refused(run(*command), "is an index, and holds its own files only")
     monkeypatch.chdir(index)
-    assert_refused(run("demo"), "is an index, and for its own files only")
+    assert_refused(run("demo"), "is an index, and holds its own files only")
     assert sorted(index.iterdir()) == before
 
 

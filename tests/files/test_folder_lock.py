@@ -7,7 +7,7 @@ import threading
 import pytest
 
 import hybrid_gpu as hg
-from hybrid_gpu.files import folder_lock
+from hybrid_gpu.files import folder_lock, lock_file
 from hybrid_gpu.files.folder_lock import LOCK, own_folder
 
 MARKED = "degrees.{}.npy"
@@ -124,7 +124,7 @@ def test_lock_of_a_folder_that_was_removed_meanwhile_is_not_taken_for_the_new_on
 
 
 def test_lock_file_that_is_removed_while_its_lock_is_taken_is_made_anew(tmp_path, monkeypatch):
-    real, removed = folder_lock._try_lock, []
+    real, removed = lock_file.try_lock, []
 
     def remove_once(descriptor):
         taken = real(descriptor)
@@ -133,7 +133,7 @@ def test_lock_file_that_is_removed_while_its_lock_is_taken_is_made_anew(tmp_path
             removed[0].unlink()
         return taken
 
-    monkeypatch.setattr(folder_lock, "_try_lock", remove_once)
+    monkeypatch.setattr(lock_file, "try_lock", remove_once)
     with own(tmp_path, patience=60.0):
         assert removed[0].exists()
 
@@ -157,7 +157,7 @@ def test_file_system_without_locks_is_told(tmp_path, monkeypatch):
     def refuse(descriptor):
         raise OSError(38, "Function not implemented")
 
-    monkeypatch.setattr(folder_lock, "_try_lock", refuse)
+    monkeypatch.setattr(lock_file, "try_lock", refuse)
     for folder in (tmp_path, tmp_path / "new" / "folder"):
         with pytest.raises(hg.IndexFileError, match=r"no locks.*local disk"), own(folder):
             pass
@@ -188,8 +188,8 @@ def test_folder_with_something_in_it_stays_when_work_fails(tmp_path):
 
 
 def test_writer_that_waits_for_one_that_fails_makes_the_folder_anew(tmp_path, monkeypatch):
-    path, tried, real = tmp_path / "new" / "folder", threading.Event(), folder_lock._try_lock
-    monkeypatch.setattr(folder_lock, "_try_lock", lambda one: real(one) or bool(tried.set()))
+    path, tried, real = tmp_path / "new" / "folder", threading.Event(), lock_file.try_lock
+    monkeypatch.setattr(lock_file, "try_lock", lambda file: real(file) or bool(tried.set()))
     marks = []
 
     def wait():

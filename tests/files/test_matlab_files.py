@@ -12,7 +12,8 @@ import pytest
 import scipy.io
 import scipy.sparse as sparse
 
-from hybrid_gpu.files.array_files import load_array, load_ground_truth
+from hybrid_gpu.files.array_files import load_array
+from hybrid_gpu.files.ground_truth import load_ground_truth
 from hybrid_gpu.files.matlab_files import DamagedFileError, read_values, read_variables
 
 DTYPES = ("i1", "u1", "i2", "u2", "i4", "u4", "i8", "u8", "f4", "f8", "?")

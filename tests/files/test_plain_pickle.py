@@ -130,7 +130,9 @@ HARMFUL = {
     "eval": lambda ran: pickle.dumps(Reduced(eval, f"open({str(ran)!r}, 'w')")),
     "open": lambda ran: pickle.dumps(Reduced(open, str(ran), "w")),
     "posix by name": lambda ran: _by_name("posix", "system", f"touch {ran}"),
-    "a dotted name": lambda ran: _by_name("hybrid_gpu.array_files", "os.system", f"touch {ran}"),
+    "a dotted name": lambda ran: _by_name(
+        "hybrid_gpu.files.array_files", "os.system", f"touch {ran}"
+    ),
     "a dotted known name": lambda ran: _by_name("numpy", "dtype.__init__", f"touch {ran}"),
     "getattr chain": lambda ran: (
         b"\x80\x04" + _text("builtins") + _text("getattr") + b"\x93("
@@ -145,7 +147,7 @@ HARMFUL = {
     "numpy testing": lambda ran: _by_name(
         "numpy.testing._private.utils", "runstring", f"open({str(ran)!r}, 'w')"
     ),
-    "our own module": lambda ran: _by_name("hybrid_gpu.plain_pickle", "_CALLS", str(ran)),
+    "our own module": lambda ran: _by_name("hybrid_gpu.files.plain_pickle", "_CALLS", str(ran)),
     "object array": lambda ran: pickle.dumps(
         np.array([Reduced(os.system, f"touch {ran}")], dtype=object)
     ),

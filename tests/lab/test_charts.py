@@ -10,7 +10,8 @@ import xml.etree.ElementTree as ElementTree
 import numpy as np
 import pytest
 
-from hybrid_gpu.lab.charts import Contours, Panel, Series, chart, drawn, plain_line
+from hybrid_gpu.lab.chart_panels import Contours, Panel, Series
+from hybrid_gpu.lab.charts import chart, drawn
 
 NAN = float("nan")
 TEMPORAL = Series("temporal", ((1, 46.8), (2, NAN), (5, 56.8), (9, np.inf), (20, 61.6)))
@@ -271,7 +272,6 @@ def test_what_cannot_be_drawn_is_refused(tmp_path, panels, name, message):
 
 
 def test_control_characters_never_reach_a_picture():
-    assert plain_line("a\x00b\n\tc\ud800 \u202e") == "a b c"
     panel = Panel("a\x00\ud800b", "x", "y", (Series("n\x01", ((1, 2),), labels=("l\x02",)),))
     ElementTree.fromstring(drawn([panel], formats=["svg"], title="t\x03", note="n\x04")["svg"])
 

@@ -11,9 +11,10 @@ from conftest import clustered_vectors
 import hybrid_gpu as hg
 from hybrid_gpu import evaluation, reference
 from hybrid_gpu.lab import comparison, experiments
+from hybrid_gpu.lab.benchmark import Benchmark
 from hybrid_gpu.lab.comparison import Trial, kept_bytes, with_leading
-from hybrid_gpu.lab.datasets import Benchmark
-from hybrid_gpu.lab.experiments import Run, Settings, run_experiments, trials_of
+from hybrid_gpu.lab.experiments import Run, run_experiments
+from hybrid_gpu.lab.trials import Settings, trials_of
 
 SMALL = Settings(
     neighbors=8,

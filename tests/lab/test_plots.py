@@ -7,7 +7,7 @@ import sys
 import numpy as np
 import pytest
 
-from hybrid_gpu.lab import charts, plots
+from hybrid_gpu.lab import canvas, chart_panels, charts, plots
 from hybrid_gpu.lab.plots import ranking_grid
 
 
@@ -128,6 +128,8 @@ def test_pictures_keep_their_proportions(tmp_path, figures):
 
 
 def test_charts_are_at_hand_too():
-    for name in ("INSTALL", "Contours", "Panel", "Series", "chart"):
-        assert getattr(plots, name) is getattr(charts, name)
+    assert plots.INSTALL is canvas.INSTALL
+    assert plots.chart is charts.chart
+    for name in ("Contours", "Panel", "Series"):
+        assert getattr(plots, name) is getattr(chart_panels, name)
     assert set(plots.__all__) == {"INSTALL", "Contours", "Panel", "Series", "chart", "ranking_grid"}

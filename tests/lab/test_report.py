@@ -10,8 +10,9 @@ from html.parser import HTMLParser
 import numpy as np
 import pytest
 
-from hybrid_gpu.lab.charts import Contours, Panel, Series
-from hybrid_gpu.lab.report import Section, cell_text, write_report
+from hybrid_gpu.lab.chart_panels import Contours, Panel, Series
+from hybrid_gpu.lab.report import write_report
+from hybrid_gpu.lab.report_sections import Section
 
 HOSTILE = (
     '<script>alert("1")</script> a|b \\| `c` *d* [e](f) <!-- & &amp;\n\n# g\r\n| - | $h$ ~i~ _j_'
@@ -109,36 +110,6 @@ def test_csv_is_what_rfc_4180_says(tmp_path):
 def test_columns_stand_in_the_order_of_the_first_row(tmp_path):
     _write(tmp_path, _section(rows=({"a": 1, "b": 2}, {"b": 4, "a": 3})))
     assert (tmp_path / "table-1.csv").read_text().split() == ["a,b", "1,2", "3,4"]
-
-
-@pytest.mark.parametrize(
-    ("value", "text"),
-    [
-        (None, "–"),  # noqa: RUF001
-        (True, "yes"),
-        (np.False_, "no"),
-        (1004993, "1,004,993"),
-        (np.int32(-20000), "-20,000"),
-        (0.0, "0"),
-        (-0.0, "0"),
-        (61.58499, "61.58"),
-        (np.float32(0.25), "0.25"),
-        (0.99994, "0.9999"),
-        (205.0, "205"),
-        (999.96, "1,000"),
-        (1000.0, "1,000"),
-        (35606.4, "35,606"),
-        (-1234567.8, "-1,234,568"),
-        (0.00012344, "0.0001234"),
-        (0.0000123456, "1.23e-5"),
-        (6.02214e23, "6.02e23"),
-        (float("nan"), "NaN"),
-        (float("-inf"), "-∞"),
-        ("two\nlines", "two lines"),
-    ],
-)
-def test_values_are_written_as_readers_want_them(value, text):
-    assert cell_text(value) == text
 
 
 def test_markdown_and_page_show_the_same_cells(tmp_path):
@@ -278,6 +249,15 @@ def test_missing_matplotlib_is_told_before_anything_is_written(tmp_path, monkeyp
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     with pytest.raises(ImportError, match=r"pip install 'hybrid-gpu\[plots\]'"):
         _write(tmp_path, _section(), _section("figure-1", panels=(_panel(),)))
+    assert not list(tmp_path.iterdir())
+
+
+def test_missing_jinja_is_told_before_anything_is_written(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "jinja2", None)
+    with pytest.raises(
+        ImportError, match=r"reports need Jinja2: pip install 'hybrid-gpu\[plots\]'"
+    ):
+        _write(tmp_path, _section())
     assert not list(tmp_path.iterdir())
 
 

@@ -1,0 +1,48 @@
+"""Tables of the paper, from made-up measurements."""
+
+import pytest
+from made_up_runs import named, run_of
+
+import hybrid_gpu as hg
+from hybrid_gpu.lab.comparison import Trial
+from hybrid_gpu.lab.figures import sections_of
+
+
+def test_table_1_holds_each_method_against_temporal():
+    run = run_of()
+    rows = {row["method"]: row for row in named(sections_of(run), "table-1").rows}
+    names = ["temporal", "truncated", "fsrw", "shybrid", "hybrid, eigenvectors", "hybrid"]
+    assert list(rows) == names
+    base = run.measurements[Trial("temporal", steps=20)]
+    ours = run.measurements[Trial("hybrid", "aggregate", run.groups, 5)]
+    assert rows["hybrid"]["time / temporal"] == pytest.approx(ours.alone / base.alone)
+    assert rows["hybrid"]["memory / temporal"] == pytest.approx(ours.bytes / base.bytes)
+    assert rows["hybrid"]["paper: time / temporal"] is None
+    assert rows["shybrid"]["paper: time / temporal"] == pytest.approx(0.9 / 2.8)
+    assert rows["fsrw"]["paper: memory / temporal"] == pytest.approx(35_606 / 205)
+    # The paper's mAP says nothing about other data.
+    assert "paper: mAP" not in rows["temporal"]
+
+
+def test_the_papers_own_data_bring_its_own_figures():
+    run = run_of("roxford5k", distractors=100, protocol="setups")
+    sections = sections_of(run)
+    rows = {row["method"]: row for row in named(sections, "table-2").rows}
+    assert (rows["shybrid"]["paper: medium"], rows["shybrid"]["paper: hard"]) == (62.6, 34.4)
+    assert rows["nn, augmented database"]["paper: medium"] is None
+    assert rows["hybrid"]["paper: medium"] is None
+    curve = named(sections, "figure-2").rows
+    assert [row["paper: mAP"] for row in curve if row["method"] == "temporal"] == [
+        None,
+        56.81,
+        61.58,
+    ]
+    assert named(sections, "table-1").rows[0]["paper: mAP"] == 61.6
+
+
+def test_table_2_has_every_method_and_the_exact_solution():
+    rows = named(sections_of(run_of()), "table-2").rows
+    methods = [row["method"] for row in rows]
+    assert set(hg.METHODS) - {"precomputed"} <= set(methods)
+    assert methods[-1] == "exact"
+    assert rows[-1]["mAP"] == 500

@@ -4,11 +4,10 @@
 
 Every ``__syncthreads()`` is taken out in turn; every ``<``, ``<=``, ``>`` and ``>=`` is shifted by
 one; every ``+ 1``, ``- 1`` and ``+ threadIdx`` is left out; and every loop that begins at 0 or 1
-begins one later or earlier. ``tests/backends/test_kernels.py`` runs on the changed source, float and
-int only, until a test fails, or the process crashes or hangs. Exits with 1 if a mutant survives that is
-not in ``EQUIVALENT``, which says for each of its entries why no test can tell it from the original.
-
-Needs g++, NumPy and pytest. Takes about 5 minutes on two cores.
+begins one later or earlier. ``tests/backends/test_kernels.py`` runs on the changed source, float
+and int only, until a test fails, or the process crashes or hangs. Exits with 1 if a mutant survives
+that is not in ``EQUIVALENT``, which says for each of its entries why no test can tell it from the
+original.
 """
 
 from __future__ import annotations

@@ -20,7 +20,8 @@ from typer.core import TyperGroup
 import hybrid_gpu
 from hybrid_gpu.errors import HybridGpuError
 from hybrid_gpu.index.diffusion_index import DiffusionIndex
-from hybrid_gpu.index.storage import is_ours, load_index
+from hybrid_gpu.index.factory import load_index
+from hybrid_gpu.index.storage import is_ours
 from hybrid_gpu.progress import Progress
 
 _USER_FAULTS = (

@@ -27,17 +27,15 @@ from hybrid_gpu.cli.common import (
     progress_bars,
     refuse_inside_index,
 )
-from hybrid_gpu.diffusion.basis import EigenBasis
+from hybrid_gpu.diffusion.eigen_basis import EigenBasis
 from hybrid_gpu.files.array_files import load_array
-from hybrid_gpu.index.build import BASES, build_index
+from hybrid_gpu.index.build import BASES
 from hybrid_gpu.index.diffusion_index import DiffusionIndex
+from hybrid_gpu.index.factory import build_index, load_index
+from hybrid_gpu.index.plan import estimate_precompute
 from hybrid_gpu.index.plan import plan as make_plan
-from hybrid_gpu.index.precompute import (
-    check_columns_folder,
-    estimate_precompute,
-    remove_columns,
-)
-from hybrid_gpu.index.storage import check_target, load_index
+from hybrid_gpu.index.precompute import check_columns_folder, remove_columns
+from hybrid_gpu.index.storage import check_target
 from hybrid_gpu.ranking.query_expansion import Expansion, augment_database
 
 _OPTIONAL_PACKAGES = ("faiss-cpu", "faiss-gpu", "cupy-cuda12x", "matplotlib", "jinja2")
@@ -203,11 +201,13 @@ def info(
 
 def _describe(index: DiffusionIndex) -> dict[str, Any]:
     """Facts about an index, by names that serve as JSON keys."""
-    graph, basis = index.layout.graph, index.basis
+    # The state, not the index's own attributes, which would copy it into the order of the ids.
+    state = index.state
+    graph, basis = state.graph, state.basis
     sizes = np.bincount(graph.components)
     facts: dict[str, Any] = {
         "items": index.n,
-        "dimensions": None if index.descriptors is None else int(index.descriptors.shape[1]),
+        "dimensions": None if state.descriptors is None else int(state.descriptors.shape[1]),
         "edges": graph.edges,
         "components": sizes.size,
         "largest component": int(sizes.max()),
@@ -217,7 +217,7 @@ def _describe(index: DiffusionIndex) -> dict[str, Any]:
         "dtype": index.dtype,
         "basis": None if basis is None else basis.kind,
         "rank": 0 if basis is None else basis.rank,
-        "stored columns": 0 if index.columns is None else index.columns.keep,
+        "stored columns": 0 if state.columns is None else state.columns.keep,
     }
     if isinstance(basis, EigenBasis) and basis.rank:
         facts |= {

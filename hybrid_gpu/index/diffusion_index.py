@@ -8,26 +8,22 @@ from dataclasses import replace
 from typing import Any
 
 from hybrid_gpu.backends import Array, Backend
-from hybrid_gpu.backends.protocol import Numbering
-from hybrid_gpu.backends.threads import Kept
 from hybrid_gpu.diffusion.basis import Basis
 from hybrid_gpu.diffusion.filters import Filter
-from hybrid_gpu.graph.affinity import Graph, renumbered
+from hybrid_gpu.graph.affinity import Graph
 from hybrid_gpu.graph.neighbors import Neighbors
 from hybrid_gpu.index.packing import moved
 from hybrid_gpu.index.precompute import precomputed_columns
 from hybrid_gpu.index.search import search_descriptors, search_lists, search_own_items
 from hybrid_gpu.index.storage import save_state
 from hybrid_gpu.index.update import with_items, without_items
+from hybrid_gpu.index.views import Views
 from hybrid_gpu.progress import Progress
 from hybrid_gpu.ranking.columns import Columns
 from hybrid_gpu.ranking.methods import requested
 from hybrid_gpu.ranking.query_expansion import Expansion
 from hybrid_gpu.ranking.state import IndexState
 from hybrid_gpu.ranking.top_items import Ranking
-
-# One of each of the five parts that users may look at.
-_VIEWS = 5
 
 
 class DiffusionIndex:
@@ -53,7 +49,7 @@ class DiffusionIndex:
 
     def __init__(self, state: IndexState) -> None:
         self._state = state
-        self._views: Kept[str, Any] = Kept(_VIEWS)
+        self._views = Views(state)
 
     @property
     def state(self) -> IndexState:
@@ -84,31 +80,27 @@ class DiffusionIndex:
     @property
     def graph(self) -> Graph:
         """The graph, with the items in the order of their ids. Made when first asked for."""
-        graph: Graph = self._views.get("graph", self._user_graph)
-        return graph
+        return self._views.graph()
 
     @property
     def basis(self) -> Basis | None:
         """What the solver deflates, for ``graph``; ``basis.memory`` tells its bytes."""
-        return self._view(  # type: ignore[no-any-return]
-            "basis", lambda basis: basis.renumbered(self.graph, self._back)
-        )
+        return self._views.basis()
 
     @property
     def descriptors(self) -> Array | None:
         """Unit descriptors (n, d) in the order of the ids; None if it was built without them."""
-        take, places = self.backend.xp.take, self.state.numbering.places
-        return self._view("descriptors", lambda vectors: take(vectors, places, axis=0))
+        return self._views.descriptors()
 
     @property
     def neighbors(self) -> Neighbors | None:
         """The k-NN lists behind the graph, in the order of the ids; None if they were not kept."""
-        return self._view("neighbors", self._renumbered)  # type: ignore[no-any-return]
+        return self._views.neighbors()
 
     @property
     def columns(self) -> Columns | None:
         """What ``precompute`` stored, in the order of the ids."""
-        return self._view("columns", self._renumbered)  # type: ignore[no-any-return]
+        return self._views.columns()
 
     @property
     def memory(self) -> Mapping[str, int]:
@@ -116,10 +108,10 @@ class DiffusionIndex:
 
         Without the copies in the order of the ids that were asked for.
         """
-        return self.state.memory
+        return self._state.memory
 
     def __repr__(self) -> str:
-        state = self.state
+        state = self._state
         basis = "no basis" if state.basis is None else f"{state.basis.rank} {state.basis.kind}"
         size = sum(self.memory.values()) / 1e6
         return (
@@ -192,7 +184,7 @@ class DiffusionIndex:
             If ``rtol`` was given and a query missed it; its ``result`` is the ``Ranking``.
         """
         request = requested(
-            self.state,
+            self._state,
             k=k,
             method=method,
             accuracy=accuracy,
@@ -206,7 +198,7 @@ class DiffusionIndex:
             batch=batch,
             progress=progress,
         )
-        return search_descriptors(self.state, queries, request)
+        return search_descriptors(self._state, queries, request)
 
     def rerank(
         self,
@@ -258,7 +250,7 @@ class DiffusionIndex:
             that were taken for similarities.
         """
         request = requested(
-            self.state,
+            self._state,
             k=k,
             method=method,
             accuracy=accuracy,
@@ -271,7 +263,7 @@ class DiffusionIndex:
             batch=batch,
             progress=progress,
         )
-        return search_lists(self.state, ids, similarities, metric, request)
+        return search_lists(self._state, ids, similarities, metric, request)
 
     def search_items(
         self,
@@ -300,7 +292,7 @@ class DiffusionIndex:
         knows similarities of an item only to itself: behind what diffusion reaches, ids are -1.
         """
         request = requested(
-            self.state,
+            self._state,
             k=k,
             method=method,
             accuracy=accuracy,
@@ -313,7 +305,7 @@ class DiffusionIndex:
             batch=batch,
             progress=progress,
         )
-        return search_own_items(self.state, ids, request)
+        return search_own_items(self._state, ids, request)
 
     def warm_up(self) -> None:
         """Make what the first search would make, so that it is as fast as the next ones.
@@ -321,8 +313,8 @@ class DiffusionIndex:
         That is the inverse of the basis's coarse system, if the index came from a file without it,
         and on a GPU the kernels, which are compiled on first use.
         """
-        if self.state.basis is not None:
-            self.state.basis.coarse_solve(self.alpha)
+        if self._state.basis is not None:
+            self._state.basis.coarse_solve(self.alpha)
         self.search_items([0], k=1)
 
     def precompute(
@@ -357,9 +349,9 @@ class DiffusionIndex:
             If the disk has no room for the columns, which is told before the work begins.
         """
         columns = precomputed_columns(
-            self.state, keep=keep, rtol=rtol, folder=folder, batch=batch, progress=progress
+            self._state, keep=keep, rtol=rtol, folder=folder, batch=batch, progress=progress
         )
-        return DiffusionIndex(replace(self.state, columns=columns))
+        return DiffusionIndex(replace(self._state, columns=columns))
 
     def add(self, descriptors: Any) -> DiffusionIndex:
         """The index with more items, which get the ids from n up.
@@ -377,7 +369,7 @@ class DiffusionIndex:
         ----------
         descriptors : float array of shape (m, d)
         """
-        return DiffusionIndex(with_items(self.state, descriptors))
+        return DiffusionIndex(with_items(self._state, descriptors))
 
     def remove(self, ids: Any) -> DiffusionIndex:
         """The index without some items; those that remain are renumbered in order.
@@ -390,28 +382,13 @@ class DiffusionIndex:
         ids : int array of shape (m,)
             Items to leave out; repeated ids count once.
         """
-        return DiffusionIndex(without_items(self.state, ids))
+        return DiffusionIndex(without_items(self._state, ids))
 
     def to(self, backend: str | Backend) -> DiffusionIndex:
         """The same index on another backend."""
-        state = moved(self.state, backend)
-        return self if state is self.state else DiffusionIndex(state)
+        state = moved(self._state, backend)
+        return self if state is self._state else DiffusionIndex(state)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the index to a folder; an index that is there already is replaced in one step."""
-        save_state(self.state, path)
-
-    @property
-    def _back(self) -> Numbering:
-        return self.state.numbering.inverse
-
-    def _user_graph(self) -> Graph:
-        return renumbered(self.state.graph, self._back, self.backend)
-
-    def _renumbered(self, part: Any) -> Any:
-        return part.renumbered(self._back, self.backend)
-
-    def _view(self, name: str, renumber: Callable[[Any], Any]) -> Any:
-        """A part of the state in the order of the user's ids, made once; None if there is none."""
-        part = getattr(self.state, name)
-        return None if part is None else self._views.get(name, lambda: renumber(part))
+        save_state(self._state, path)

@@ -10,9 +10,8 @@ import numpy as np
 
 from hybrid_gpu import evaluation
 from hybrid_gpu.backends.protocol import HostArray
-from hybrid_gpu.diffusion.basis import EigenBasis
-from hybrid_gpu.index.build import build_index, with_basis
 from hybrid_gpu.index.diffusion_index import DiffusionIndex
+from hybrid_gpu.index.factory import build_index, with_basis
 from hybrid_gpu.lab.benchmark import Benchmark
 from hybrid_gpu.progress import Progress
 from hybrid_gpu.ranking.methods import METHODS
@@ -62,7 +61,7 @@ class Trial:
     def options(self) -> dict[str, Any]:
         """The keywords of ``search``."""
         settings = {name: getattr(self, name) for name in ("method", "steps", "shortlist", "rtol")}
-        if self.sparsity is not None and self.method == "shybrid":
+        if self.sparsity is not None and METHODS[self.method].uses_sparsity:
             settings["sparsity"] = self.sparsity
         return {name: value for name, value in settings.items() if value is not None}
 
@@ -141,7 +140,7 @@ def compare_methods(
         if progress:
             progress("comparing methods", place, len(METHODS))
         kind = "eigen" if method.needs_eigenvectors else "auto"
-        basis_index = indexes["stored" if method.name == "precomputed" else kind]
+        basis_index = indexes["stored" if method.needs_columns else kind]
         trial = Trial(method.name, shortlist=max(1, index.n // 4))
         measured[method.name] = measure(trial, basis_index, benchmark, best)
     return Comparison(index, {**measured, "exact": exact})
@@ -219,40 +218,15 @@ def quality(benchmark: Benchmark, ids: HostArray) -> dict[str, float]:
 
 
 def kept_bytes(index: DiffusionIndex, trial: Trial) -> int:
-    """Bytes that a method keeps beyond the descriptors: a solver keeps the graph."""
-    method = METHODS[trial.method]
-    graph = index.memory["graph"] if method.solves else 0
-    if trial.method == "shybrid":
-        return graph + index.sparse_eigenvectors(trial.options.get("sparsity", 0.99)).memory
-    if trial.method == "precomputed":
-        return index.memory["columns"]
-    needs_basis = method.needs_eigenvectors or trial.method == "hybrid"
-    return graph + (index.memory["basis"] if needs_basis else 0)
+    """Bytes that a method keeps beyond the descriptors."""
+    sparsity = trial.options.get("sparsity", 0.99)
+    return METHODS[trial.method].kept_bytes(index.state, sparsity)
 
 
 def with_leading(index: DiffusionIndex, rank: int) -> DiffusionIndex:
     """An index of eigenvectors with only the first ``rank`` of them."""
-    vectors = index.required_eigenvectors()
-    return replace(index, basis=_leading(vectors, rank), _sparse={})
-
-
-def _leading(basis: EigenBasis, rank: int) -> EigenBasis:
-    """The first eigenvectors of a basis, as if only these had been computed."""
-    if rank >= basis.rank:
-        return basis
-    values = basis.eigenvalues
-    scales = None if basis.scales is None else basis.scales[:rank]
-    # A copy, because a product with every n-th column of a wider array is far slower.
-    vectors = basis.backend.xp.asarray(basis.vectors[:, :rank], copy=True)
-    missed = float(values[rank] - values[rank - 1]) if rank else basis.missed
-    return replace(
-        basis,
-        eigenvalues=values[:rank],
-        vectors=vectors,
-        scales=scales,
-        residuals=basis.residuals[:rank],
-        missed=missed,
-    )
+    basis = index.state.required_eigenvectors().leading(rank)
+    return DiffusionIndex(replace(index.state, basis=basis))
 
 
 def _best_times(

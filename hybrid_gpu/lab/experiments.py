@@ -14,19 +14,20 @@ from typing import Any
 
 import numpy as np
 
-from hybrid_gpu.backends import Backend, select_backend
+from hybrid_gpu.backends import Array, Backend, select_backend
 from hybrid_gpu.backends.protocol import HostArray
 from hybrid_gpu.files.writing import replacing
 from hybrid_gpu.graph.affinity import largest_component
 from hybrid_gpu.graph.neighbors import check_knn, unit_rows
-from hybrid_gpu.index.build import (
+from hybrid_gpu.index.build import default_groups
+from hybrid_gpu.index.diffusion_index import DiffusionIndex
+from hybrid_gpu.index.factory import (
     build_index,
     build_index_from_neighbors,
-    default_groups,
+    load_index,
     with_basis,
 )
-from hybrid_gpu.index.diffusion_index import DiffusionIndex
-from hybrid_gpu.index.storage import has_index, load_index
+from hybrid_gpu.index.storage import has_index
 from hybrid_gpu.lab.benchmark import Benchmark
 from hybrid_gpu.lab.comparison import Measurement, Trial, measure, solve_exactly, with_leading
 from hybrid_gpu.lab.runlog import (
@@ -162,14 +163,14 @@ def run_experiments(
             log.put(measure(trial, indexes.index_for(trial), benchmark, best))
     if progress:
         progress("measuring", len(trials), len(trials))
-    values = base.backend.to_numpy(eigen.required_eigenvectors().eigenvalues)
+    values = base.backend.to_numpy(eigen.state.required_eigenvectors().eigenvalues)
     return Run(
         benchmark=log.header["benchmark"],
         settings=settings,
         machine=log.header["machine"],
         backend=device.name,
         eigenvalues=tuple(float(value) for value in values),
-        groups=default_groups(base.layout.graph),
+        groups=default_groups(base.state.graph),
         exact=exact,
         measurements={trial: log.measurements[trial] for trial in trials},
     )
@@ -248,7 +249,7 @@ class _Indexes:
             vectors = augment_database(
                 base.descriptors, expansion=few, lists=lists, backend=base.backend
             )
-            return replace(self._base, descriptors=vectors)
+            return _with_descriptors(base, vectors)
         if trial.basis == "none":
             return self._base
         if trial.basis == "aggregate":
@@ -258,7 +259,8 @@ class _Indexes:
         if trial.basis == "eigen":
             return leading
         assert trial.sparsity is not None
-        return replace(leading, basis=leading.sparse_eigenvectors(trial.sparsity), _sparse={})
+        basis = leading.state.required_eigenvectors().sparsified(trial.sparsity)
+        return DiffusionIndex(replace(leading.state, basis=basis))
 
 
 def _base_index(
@@ -285,13 +287,19 @@ def _base_index(
             backend=device,
         )
         # Descriptors are not saved: the user has them, and they may be large.
-        replace(index, descriptors=None).save(folder)
-    if index.descriptors is not None:
+        DiffusionIndex(replace(index.state, descriptors=None)).save(folder)
+    if index.state.descriptors is not None:
         return index
     vectors = check_vectors(
         benchmark.descriptors, "descriptors", dtype=index.dtype, backend=index.backend
     )
-    return replace(index, descriptors=unit_rows(vectors, index.backend))
+    return _with_descriptors(index, unit_rows(vectors, index.backend))
+
+
+def _with_descriptors(index: DiffusionIndex, units: Array) -> DiffusionIndex:
+    """The same index with other unit descriptors (n, d), in the order of the ids."""
+    descriptors = index.backend.xp.take(units, index.state.numbering.order, axis=0)
+    return DiffusionIndex(replace(index.state, descriptors=descriptors))
 
 
 def _eigen_index(
@@ -302,9 +310,9 @@ def _eigen_index(
     rank = max(settings.spectral_rank, settings.rank, *settings.ranks)
     if has_index(folder):
         stored = load_index(folder, backend=base.backend)
-        return replace(base, basis=stored.basis, layout=stored.layout, _sparse={})
+        return with_basis(base, stored.basis)
     index = with_basis(base, "eigen", rank=rank, seed=settings.seed, progress=progress)
-    replace(index, descriptors=None, neighbors=None).save(folder)
+    DiffusionIndex(replace(index.state, descriptors=None, neighbors=None)).save(folder)
     return index
 
 
@@ -341,7 +349,7 @@ def _exact(
 
 def _fitting(settings: Settings, base: DiffusionIndex) -> Settings:
     """The settings, with ranks no larger than the graph's largest component allows."""
-    size = largest_component(base.layout.graph).size
+    size = largest_component(base.state.graph).size
     # Above a third of the component the decomposition is dense: hours, if the component is large.
     most = max(1, size - 1 if size <= _DENSE_ITEMS else size // 3)
     return replace(

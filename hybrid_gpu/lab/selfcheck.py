@@ -13,8 +13,8 @@ import numpy as np
 from hybrid_gpu.backends import Backend, select_backend
 from hybrid_gpu.backends.numpy_backend import NumpyBackend
 from hybrid_gpu.backends.protocol import HostArray
-from hybrid_gpu.index.build import build_index
 from hybrid_gpu.index.diffusion_index import DiffusionIndex
+from hybrid_gpu.index.factory import build_index
 from hybrid_gpu.progress import Progress
 from hybrid_gpu.ranking.methods import METHODS
 

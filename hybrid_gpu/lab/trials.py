@@ -69,7 +69,7 @@ class Settings:
 
 def trials_of(settings: Settings, index: DiffusionIndex) -> dict[str, list[Trial]]:
     """The trials behind each figure and table, in the order of the paper."""
-    n, groups = index.n, default_groups(index.layout.graph)
+    n, groups = index.n, default_groups(index.state.graph)
     rank, sparsity = settings.rank, settings.sparsities[-1]
     cut = [max(1, round(part * n)) for part in settings.shortlists]
 

@@ -360,6 +360,7 @@ _TABLE = (
         needs_eigenvectors=True,
         check=_check_eigenvectors,
         kept_bytes=_sparse_hybrid_bytes,
+        uses_sparsity=True,
     ),
     Method(
         _DEFAULT,

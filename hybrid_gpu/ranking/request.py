@@ -84,6 +84,8 @@ class Method:
         Bytes that it keeps beyond the descriptors, for a sparsity.
     uses_shortlist : bool
         Whether it cuts a graph of its own out for each query.
+    uses_sparsity : bool
+        Whether it drops entries of the eigenvectors.
     """
 
     name: str
@@ -97,3 +99,4 @@ class Method:
     check: Callable[[IndexState, Request], None] = nothing_needed
     kept_bytes: Callable[[IndexState, float], int] = nothing_kept
     uses_shortlist: bool = False
+    uses_sparsity: bool = False

@@ -43,7 +43,7 @@ from scipy.sparse.csgraph import connected_components
 
 import hybrid_gpu as hg
 from hybrid_gpu import evaluation
-from hybrid_gpu.index.build import index_of_graph
+from hybrid_gpu.index.build import BasisChoice, Settings, state_from_graph
 from hybrid_gpu.lab import datasets
 
 NEIGHBORS = 50
@@ -142,7 +142,10 @@ def solved(problem: Problem) -> float:
         problem.read("degrees"),
         np.zeros(problem.n, np.int32),
     )
-    index = index_of_graph(graph, alpha=problem.alpha, gamma=problem.gamma, backend=backend)
+    settings = Settings(problem.alpha, problem.gamma, graph.dtype)
+    index = hg.DiffusionIndex(
+        state_from_graph(graph, None, None, settings, BasisChoice("none"), backend)
+    )
     shape = (len(ids), problem.n)
     exact = np.lib.format.open_memmap(problem.folder / "exact.npy", "w+", np.float64, shape)
     observation, worst = problem.observations(), 0.0

@@ -2,8 +2,9 @@
 
     python bench/trace.py [--before PYTHON] [--items 20000] [--queries 64]
 
-Calls of our own functions, how many different ones, in how many modules, how often the walk goes
-from one module to another, how many arrays of (n, m) the array library was asked for, how many of
+Calls of our own functions (an operation of a backend is one call, whatever it does inside), how many
+different ones, in how many modules, how often the walk goes from one module to another; for a search
+of five steps also how many arrays of (n, m) the array library was asked for, how many of
 them are alive at the same time, and seconds, warm. With ``--before``, the Python of an environment
 that has another version of the package does the same, in turn with this one, run by run, so that
 both versions are measured in one run on the same data.
@@ -12,6 +13,7 @@ both versions are measured in one run on the same data.
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import time
@@ -81,7 +83,8 @@ def measured(items: int, queries: int) -> dict[str, dict[str, float]]:
     index = build()
 
     def search() -> Any:
-        return index.search(wanted, k=100)
+        # Five steps: the walk shall not depend on how far a version's default goes.
+        return index.search(wanted, k=100, steps=5)
 
     search()
     size = items * queries * 4
@@ -97,13 +100,22 @@ def measured(items: int, queries: int) -> dict[str, dict[str, float]]:
 
 
 def walk(work: Callable[[], Any]) -> dict[str, float]:
-    """Calls, functions, modules and changes of module."""
+    """Calls, functions, modules and changes of module; what a backend does inside is not seen."""
     seen: list[tuple[str, str]] = []
+    depth = 0  # below an operation of a backend
 
     def note(frame: Any, event: str, _: Any) -> None:
+        nonlocal depth
         code = frame.f_code
-        if event == "call" and code.co_filename.startswith(PACKAGE) and code.co_name[0] != "<":
+        if not code.co_filename.startswith(PACKAGE) or event not in ("call", "return"):
+            return
+        if event == "return":
+            depth -= depth > 0
+            return
+        if depth == 0 and code.co_name[0] != "<":
             seen.append((code.co_filename, code.co_qualname))
+        if depth or f"{os.sep}backends{os.sep}" in code.co_filename:
+            depth += 1
 
     sys.setprofile(note)
     try:

@@ -6,13 +6,17 @@ test compares every override with the version here.
 
 from __future__ import annotations
 
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 from hybrid_gpu.backends.protocol import (
     Array,
+    CoarseInverse,
+    CoarseVectors,
+    Deflated,
     Edges,
     HostArray,
     Numbering,
@@ -127,6 +131,33 @@ class GenericBackend(ABC):
         """Dot products of the columns of two (n, m) arrays, accumulated in float64."""
         return self.xp.sum(left * right, axis=0, dtype=self.xp.float64)
 
+    def deflate(
+        self, values: Array, vectors: CoarseVectors, inverse: CoarseInverse, alpha: float
+    ) -> Deflated:
+        xp = self.xp
+        restricted = self._times(vectors.transposed, values)
+        s = 0 if inverse.together is None else inverse.together.shape[0]
+        coefficients = inverse.alone * restricted[s:, :]
+        if inverse.together is not None:
+            first = self.matmul(inverse.together, restricted[:s, :])
+            coefficients = xp.concat([first, coefficients])
+        if vectors.spread is None:
+            change = self._times(vectors.vectors, coefficients)
+            values = values - change + alpha * self.spmm(vectors.adjacency, change)
+        else:
+            both = xp.concat([coefficients, -alpha * coefficients])
+            values = self.subtract_spmm(values, vectors.spread, both)
+        return Deflated(
+            values=values,
+            coefficients=coefficients,
+            share=xp.sum(restricted * coefficients, axis=0, dtype=xp.float64),
+            rounding=inverse.norm * xp.sum(restricted * restricted, axis=0, dtype=xp.float64),
+        )
+
+    def _times(self, matrix: Any, dense: Array) -> Array:
+        """A sparse matrix or an array, times an array."""
+        return (self.spmm if hasattr(matrix, "indptr") else self.matmul)(matrix, dense)
+
     def uploads(
         self, arrays: Sequence[Array | HostArray], start: int, width: int
     ) -> Iterator[tuple[Array, ...]]:
@@ -144,6 +175,14 @@ class GenericBackend(ABC):
 
     def free_memory(self) -> None:
         return None
+
+    @contextmanager
+    def stage(self, label: str, seconds: dict[str, float]) -> Iterator[None]:
+        start = time.perf_counter()
+        with self.annotate(label):
+            yield
+        self.synchronize()
+        seconds[label] += time.perf_counter() - start
 
     def annotate(self, label: str) -> AbstractContextManager[None]:
         return nullcontext()

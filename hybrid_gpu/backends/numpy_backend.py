@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -109,7 +110,7 @@ class NumpyBackend(GenericBackend):
 
         # By shape alone: the last bits of a product depend on how BLAS cuts it.
         tiles = _product_tiles(left.shape[0], left.shape[1], right.shape[1])
-        for_each(multiply, tiles, parallel=len(tiles) > 1)
+        _for_each(multiply, tiles, parallel=len(tiles) > 1)
         return result
 
     def spmm(self, matrix: SparseMatrix, dense: Array) -> Array:
@@ -123,7 +124,7 @@ class NumpyBackend(GenericBackend):
             result[start : start + rows.shape[0]] = rows @ dense
 
         parallel = matrix.data.size * dense.shape[1] > _WORTH_THREADS
-        for_each(multiply, matrix.blocks, parallel=parallel)
+        _for_each(multiply, matrix.blocks, parallel=parallel)
         return result
 
     def subtract_spmm(self, values: Array, matrix: SparseMatrix, dense: Array) -> Array:
@@ -137,7 +138,7 @@ class NumpyBackend(GenericBackend):
 
         m = dense.shape[1]
         parallel = matrix.data.size * m > _WORTH_THREADS
-        for_each(subtract, matrix.parts(m), parallel=parallel)
+        _for_each(subtract, matrix.parts(m), parallel=parallel)
         return values
 
     def eigsh(self, matrix: SparseMatrix, k: int, start: HostArray) -> Eigenpairs:
@@ -183,7 +184,6 @@ class NumpyBackend(GenericBackend):
 
     def top_k(self, scores: Array, k: int, numbering: Numbering | None = None) -> TopK:
         m, n = scores.shape
-        names = None if numbering is None else numbering.order
         best = np.empty((m, k), scores.dtype)
         ids = np.empty((m, k), np.int64)
 
@@ -192,11 +192,11 @@ class NumpyBackend(GenericBackend):
             for row, line in zip(
                 range(rows.start, rows.stop), np.ascontiguousarray(scores[rows]), strict=True
             ):
-                ids[row] = _best_of_row(line, k, names)
+                ids[row] = _best_of_row(line, k, numbering)
                 best[row] = line[ids[row]]
 
         chunks = [slice(start, min(start + 32, m)) for start in range(0, m, 32)]
-        for_each(select, chunks, parallel=m * n > _WORTH_THREADS)
+        _for_each(select, chunks, parallel=m * n > _WORTH_THREADS)
         return TopK(scores=best, ids=ids)
 
     def place(self, ids: Array, values: Array, n: int) -> Array:
@@ -223,7 +223,7 @@ class NumpyBackend(GenericBackend):
             values[start : start + rows.shape[0]] = product
             curvature[number] = _dots(own, product)
 
-        for_each(step, range(len(parts)), parallel=matrix.data.size * m > _WORTH_THREADS)
+        _for_each(step, range(len(parts)), parallel=matrix.data.size * m > _WORTH_THREADS)
         return Product(values=values, curvature=np.sum(curvature, axis=0))
 
     def cg_update(
@@ -242,7 +242,7 @@ class NumpyBackend(GenericBackend):
             left -= moved
             squared[number] = _dots(left, left)
 
-        for_each(update, range(len(tiles)), parallel=len(tiles) > 1)
+        _for_each(update, range(len(tiles)), parallel=len(tiles) > 1)
         return Update(solution, residual, np.sum(squared, axis=0))
 
     def cg_direction(self, residual: Array, direction: Array, ratio: Array) -> Array:
@@ -254,7 +254,7 @@ class NumpyBackend(GenericBackend):
             part += residual[rows]
 
         tiles = _row_tiles(direction)
-        for_each(turn, tiles, parallel=len(tiles) > 1)
+        _for_each(turn, tiles, parallel=len(tiles) > 1)
         return direction
 
     def column_dots(self, left: Array, right: Array) -> Array:
@@ -264,11 +264,20 @@ class NumpyBackend(GenericBackend):
         def multiply(number: int) -> None:
             dots[number] = _dots(left[tiles[number]], right[tiles[number]])
 
-        for_each(multiply, range(len(tiles)), parallel=len(tiles) > 1)
+        _for_each(multiply, range(len(tiles)), parallel=len(tiles) > 1)
         return np.sum(dots, axis=0)
 
     def available_bytes(self) -> int:
         return available_host_bytes()
+
+
+def _for_each(function: Callable[[Any], Any], items: Iterable[Any], *, parallel: bool) -> None:
+    """Call a function for every item; on several threads only if that is worth their start."""
+    if parallel:
+        for_each(function, items)
+    else:
+        for item in items:
+            function(item)
 
 
 def host_view(values: Any) -> Any:
@@ -316,29 +325,39 @@ def _sorted_lists(
     return kept.sum(axis=1), columns[kept].astype(small), weights[kept]
 
 
-def _best_of_row(line: HostArray, k: int, names: HostArray | None) -> HostArray:
-    """Indices of the ``k`` largest entries, best first, ties to the lower name (or index)."""
+def _best_of_row(line: HostArray, k: int, numbering: Numbering | None) -> HostArray:
+    """Indices of the ``k`` largest entries, best first, ties to the lower index or user's id."""
     n = line.size
     if k == n:
-        return _sorted_by(-line, names)
+        return _all_of_row(line, numbering)
     threshold = np.partition(line, n - k)[n - k]
     above = np.flatnonzero(line > threshold)
     # argpartition would pick any of the entries that tie at the threshold: take the first ones.
     level = np.flatnonzero(line == threshold)
     wanted = k - above.size
     if level.size < wanted:  # NaN compares with nothing: first, as in other backends
-        return _sorted_by(np.where(np.isnan(line), -np.inf, -line), names)[:k]
-    if names is not None and level.size > 1:
-        level = level[np.argsort(names[level])]
-    above = above[_sorted_by(-line[above], None if names is None else names[above])]
-    return np.concatenate((above, level[:wanted]))
+        return _all_of_row(np.where(np.isnan(line), np.inf, line), numbering)[:k]
+    if numbering is None:
+        order, level = np.argsort(-line[above], kind="stable"), level[:wanted]
+    else:
+        order = np.lexsort((numbering.order[above], -line[above]))
+        level = _lowest(level, numbering.order[level], wanted)
+    return np.concatenate((above[order], level))
 
 
-def _sorted_by(values: HostArray, names: HostArray | None) -> HostArray:
-    """What sorts values, the least first, ties to the lower name (or index)."""
-    if names is None:
-        return np.argsort(values, kind="stable")
-    return np.lexsort((names, values))
+def _all_of_row(line: HostArray, numbering: Numbering | None) -> HostArray:
+    """Indices of all entries, best first, ties to the lower index or user's id."""
+    if numbering is None:
+        return np.argsort(-line, kind="stable")
+    return np.asarray(numbering.places[np.argsort(-line[numbering.places], kind="stable")])
+
+
+def _lowest(items: HostArray, names: HostArray, count: int) -> HostArray:
+    """The ``count`` items of the lowest names, in their order."""
+    if items.size > count:
+        chosen = np.argpartition(names, count - 1)[:count]
+        items, names = items[chosen], names[chosen]
+    return items[np.argsort(names)]
 
 
 def _rows_of(

@@ -103,6 +103,66 @@ class Update:
     squared_norm: Array
 
 
+class CoarseVectors(Protocol):
+    """Vectors Z of shape (n, r) that are taken out of ``A = I - alpha W``."""
+
+    @property
+    def vectors(self) -> Any:
+        """Z, a sparse matrix or an array."""
+
+    @property
+    def transposed(self) -> Any:
+        """``Z^T``."""
+
+    @property
+    def spread(self) -> SparseMatrix | None:
+        """Z and ``W Z`` side by side (n, 2 r); None: W is applied when it is needed."""
+
+    @property
+    def adjacency(self) -> SparseMatrix:
+        """W."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class CoarseInverse:
+    """The inverse of ``E = Z^T (I - alpha W) Z``.
+
+    Attributes
+    ----------
+    together : float array of shape (s, s), or None
+        The inverse for the first s vectors; None if there are none that couple.
+    alone : float array of shape (r - s, 1)
+        The inverses for the others, each by itself.
+    norm : float
+        Not less than the largest eigenvalue of the inverse: how far it raises rounding.
+    """
+
+    together: Array | None
+    alone: Array
+    norm: float
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Deflated:
+    """Values V (n, m) without ``A Z C``, where ``C = E^-1 Z^T V``.
+
+    Attributes
+    ----------
+    values : float array of shape (n, m)
+    coefficients : float array of shape (r, m)
+        C.
+    share : float64 array of shape (m,)
+        Column dots of ``Z^T V`` with C: what the span has of a curvature.
+    rounding : float64 array of shape (m,)
+        How large the errors of ``share`` can be, in units of the dtype's precision.
+    """
+
+    values: Array
+    coefficients: Array
+    share: Array
+    rounding: Array
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Edges:
     """Weighted edges (rows, columns, weights), each in both directions, by row and then column."""
@@ -194,6 +254,11 @@ class Backend(Protocol):
     def cg_direction(self, residual: Array, direction: Array, ratio: Array) -> Array:
         """``R + P * ratio``, the next search direction. ``direction`` may be overwritten."""
 
+    def deflate(
+        self, values: Array, vectors: CoarseVectors, inverse: CoarseInverse, alpha: float
+    ) -> Deflated:
+        """Take the span of some vectors out of (n, m) values, which may be overwritten."""
+
     def uploads(
         self, arrays: Sequence[Array | HostArray], start: int, width: int
     ) -> Iterator[tuple[Array, ...]]:
@@ -213,6 +278,9 @@ class Backend(Protocol):
 
     def available_bytes(self) -> int:
         """Bytes that can still be allocated here."""
+
+    def stage(self, label: str, seconds: dict[str, float]) -> AbstractContextManager[None]:
+        """Mark a stage, wait for its end, and add its time to ``seconds[label]``."""
 
     def annotate(self, label: str) -> AbstractContextManager[None]:
         """Mark a stage for a profiler (an NVTX range on CUDA, nothing elsewhere)."""

@@ -36,8 +36,8 @@ def thread_count() -> int:
         return os.cpu_count() or 1
 
 
-def for_each(function: Callable[[T], Any], items: Iterable[T], *, parallel: bool) -> None:
-    """Call a function for every item, on several threads if it is worth it.
+def for_each(function: Callable[[T], Any], items: Iterable[T]) -> None:
+    """Call a function for every item, on several threads.
 
     The caller works too and waits for nobody who has not begun, so that it gets done whatever has
     become of the other threads.
@@ -45,10 +45,9 @@ def for_each(function: Callable[[T], Any], items: Iterable[T], *, parallel: bool
     work, own = _Work(function, items), threading.get_ident()
     _callers.add(own)
     try:
-        if parallel:
-            # Callers share the cores: more threads than cores would only push each other aside.
-            share = thread_count() // len(_callers)
-            _call_helpers(work, min(share, len(work.items)) - 1)
+        # Callers share the cores: more threads than cores would only push each other aside.
+        share = thread_count() // len(_callers)
+        _call_helpers(work, min(share, len(work.items)) - 1)
         work.finish()
     finally:
         _callers.discard(own)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,13 +24,11 @@ _ROUNDS = 4
 class AggregateBasis(GalerkinBasis):
     """One vector per group: the root of the degree inside, 0 outside, unit length."""
 
+    crosses: ClassVar[bool] = False
+
     @property
     def kind(self) -> str:
         return "aggregates"
-
-    @property
-    def crosses(self) -> bool:
-        return False
 
     def carried_over(self, graph: Graph, old_places: HostArray) -> AggregateBasis:
         """The same groups, which new items join where their heaviest edge leads."""

@@ -10,15 +10,14 @@ vector per group of items, one number per item.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any, Protocol
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar, Protocol, TypeAlias
 
 import numpy as np
 
 from hybrid_gpu.backends import Array, Backend, SparseMatrix
 from hybrid_gpu.backends.host_memory import available_host_bytes
-from hybrid_gpu.backends.protocol import HostArray, Numbering
+from hybrid_gpu.backends.protocol import CoarseInverse, Deflated, HostArray, Numbering
 from hybrid_gpu.graph.affinity import Graph
 from hybrid_gpu.graph.csr import array_bytes, matrix_bytes
 from hybrid_gpu.validation import dtype_name, shown
@@ -27,31 +26,8 @@ from hybrid_gpu.validation import dtype_name, shown
 _ARRAYS_PER_INVERSE = 6
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class CoarseSolve:
-    """The inverse of ``E = Z^T (I - alpha W) Z``: called with ``Z^T v`` (r, m), gives E^-1 of it.
-
-    Attributes
-    ----------
-    together : float array of shape (s, s), or None
-        The inverse for the first s vectors; None if there are none that couple.
-    alone : float array of shape (r - s, 1)
-        The inverses for the others, each by itself.
-    norm : float
-        Not less than the largest eigenvalue of the inverse: how far it raises rounding.
-    """
-
-    together: Array | None
-    alone: Array
-    norm: float
-    backend: Backend
-
-    def __call__(self, coefficients: Array) -> Array:
-        if self.together is None:
-            return self.alone * coefficients
-        s = self.together.shape[0]
-        first = self.backend.matmul(self.together, coefficients[:s, :])
-        return self.backend.xp.concat([first, self.alone * coefficients[s:, :]])
+Deflation: TypeAlias = Callable[[Array], Deflated]
+"""Takes the span of a basis out of a signal (n, m)."""
 
 
 class Basis(Protocol):
@@ -77,13 +53,11 @@ class Basis(Protocol):
     def backend(self) -> Backend:
         """Where they are."""
 
-    @property
-    def invariant(self) -> bool:
-        """Whether diffusion maps the span of the vectors onto itself, as with eigenvectors."""
+    invariant: ClassVar[bool]
+    """Whether diffusion maps the span of the vectors onto itself, as with eigenvectors."""
 
-    @property
-    def crosses(self) -> bool:
-        """Whether a vector may reach across components, where diffusion never goes."""
+    crosses: ClassVar[bool]
+    """Whether a vector may reach across components, where diffusion never goes."""
 
     def restrict(self, signal: Array) -> Array:
         """``Z^T v``: coefficients (r, m) of the columns of a signal (n, m)."""
@@ -91,13 +65,16 @@ class Basis(Protocol):
     def prolong(self, coefficients: Array) -> Array:
         """``Z c``: the signal (n, m) of coefficients (r, m)."""
 
-    def without_image(self, signal: Array, coefficients: Array, alpha: float) -> Array:
-        """``v - (I - alpha W) Z c`` for a signal v (n, m); may be written over the signal."""
+    def deflation(self, alpha: float) -> Deflation:
+        """What takes ``A Z E^-1 Z^T v`` off a signal v (n, m), which may be overwritten.
 
-    def coarse_solve(self, alpha: float) -> CoarseSolve:
+        A is ``I - alpha W``, and ``E = Z^T A Z``.
+        """
+
+    def coarse_inverse(self, alpha: float) -> CoarseInverse:
         """The inverse of ``E = Z^T (I - alpha W) Z``; made once for an alpha and kept."""
 
-    def kept_inverse(self, alpha: float) -> CoarseSolve | None:
+    def kept_inverse(self, alpha: float) -> CoarseInverse | None:
         """The dense inverse that was made for an alpha, if there is one."""
 
     def keep_inverse(self, alpha: float, together: Array, norm: float) -> None:

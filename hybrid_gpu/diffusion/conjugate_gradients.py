@@ -7,14 +7,15 @@ which others stand beside it changes rounding only. Scalars stay on the device.
 from __future__ import annotations
 
 from dataclasses import dataclass, fields, replace
-from typing import Any
+from typing import Any, Protocol
 
 from hybrid_gpu.backends import Array, Backend, SparseMatrix
 from hybrid_gpu.backends.protocol import Product
-from hybrid_gpu.diffusion.deflation import Deflation, Operator
+from hybrid_gpu.diffusion.basis import Basis, Deflation
 from hybrid_gpu.diffusion.solution import RANKING_ACCURACY, Solution, Stopping
-from hybrid_gpu.validation import dtype_name
 
+# Projected curvatures within so many roundings of the coarse solve are noise.
+_CURVATURE_NOISE = 4.0
 # Looking at the residuals on the host waits for the device: do it only every few steps.
 _STEPS_BETWEEN_CHECKS = 2
 # Columns that have arrived cost as much as the others: when so many are left, these go on alone.
@@ -36,12 +37,15 @@ class System:
         W.
     right_side : float array of shape (n, m)
         b: ``1 - alpha`` times the observation.
+    start : float64 array of shape (m,)
+        Squares of the right-hand sides: the residuals of scores of zero.
     precise : sparse matrix of shape (n, n), or None
         W in float64, where float32 could not tell a residual from its own rounding.
     """
 
     adjacency: SparseMatrix
     right_side: Array
+    start: Array
     alpha: float
     precise: SparseMatrix | None
     backend: Backend
@@ -61,8 +65,8 @@ class System:
 
     def relative(self, squared: Array) -> Array:
         """Squares of residuals (m,) as relative residuals."""
-        start = self.backend.column_dots(self.right_side, self.right_side)
-        return self.backend.xp.sqrt(_safe_ratio(squared, start, start > 0, self.backend.xp))
+        xp, start = self.backend.xp, self.start
+        return xp.sqrt(_safe_ratio(squared, start, start > 0, xp))
 
     def residuals(self, solution: Array) -> Array:
         """The relative residual of each column of a solution, float64 of shape (m,)."""
@@ -84,19 +88,18 @@ def system_of(
     inverse of ``1 - alpha``, because the right-hand side is that small beside the scores.
     """
     xp, right_side, precise = backend.xp, (1 - alpha) * observation, None
-    if dtype_name(right_side.dtype) != "float64":
+    if right_side.dtype != xp.float64:
         longest = int(xp.max(adjacency.indptr[1:] - adjacency.indptr[:-1]))
         rounding = float(xp.finfo(right_side.dtype).eps) * max(longest, 1) ** 0.5 / (1 - alpha)
         if rounding > 0.1 * (RANKING_ACCURACY if tolerance is None else tolerance):
             # Made for each batch: graphs that need it are rare, and it is twice as large.
             data = xp.astype(adjacency.data, xp.float64)
             precise = backend.csr(data, adjacency.indices, adjacency.indptr, adjacency.shape)
-    return System(adjacency, right_side, alpha, precise, backend)
+    start = backend.column_dots(right_side, right_side)
+    return System(adjacency, right_side, start, alpha, precise, backend)
 
 
-def conjugate_gradients(
-    system: System, stop: Stopping, deflation: Deflation | None = None
-) -> Solution:
+def conjugate_gradients(system: System, stop: Stopping, basis: Basis | None = None) -> Solution:
     """Solve a system for every column, side by side.
 
     A column stops moving once its residual is below the tolerance times its right-hand side, or,
@@ -104,25 +107,24 @@ def conjugate_gradients(
     """
     backend, xp, right_side = system.backend, system.backend.xp, system.right_side
     solution, residual = xp.zeros_like(right_side), xp.asarray(right_side, copy=True)
-    start = backend.column_dots(right_side, right_side)
     epsilon = float(xp.finfo(right_side.dtype).eps)
-    if deflation is not None:
-        solution, residual = deflation.correct(solution, residual)
-        if deflation.basis.invariant:
+    span = _span_of(basis, system.alpha)
+    if span is not None:
+        solution, residual = span.corrected(solution, residual)
+        if span.basis.invariant:
             # Steps never lead back into a span that diffusion maps onto itself.
-            deflation = None
+            span = None
     most = _STEPS_AT_MOST if stop.steps is None else stop.steps
     if stop.tolerance is None:
-        descent = _descent(system, deflation)
-        solution, taken = descent.run(
-            solution, residual, epsilon**2 * start, steps=most, stop_early=False
-        )
-        look = _look(system, deflation, solution)
+        goal = epsilon**2 * system.start
+        descent = Descent(system, backend, span)
+        solution, taken = descent.run(solution, residual, goal, steps=most, stop_early=False)
+        look = _look(system, span, solution)
         return Solution(look.solution, system.relative(look.squared), taken, converged=True)
-    goal = stop.tolerance**2 * start
-    first = _DEFLATED_AT_MOST if deflation is not None and stop.steps is None else most
-    solved = _solved(system, deflation, _Start(solution, residual, goal), first)
-    if deflation is not None and solved.steps < most and bool(xp.any(solved.squared > goal)):
+    goal = stop.tolerance**2 * system.start
+    first = _DEFLATED_AT_MOST if span is not None and stop.steps is None else most
+    solved = _solved(system, span, _Start(solution, residual, goal), first)
+    if span is not None and solved.steps < most and bool(xp.any(solved.squared > goal)):
         # Where rounding in the projection stops the steps, plain ones may still go on.
         before, residual = solved.steps, _look(system, None, solved.values).residual
         again = _Start(solved.values, residual, goal)
@@ -130,6 +132,34 @@ def conjugate_gradients(
         solved = replace(solved, steps=solved.steps + before)
     reached = bool(xp.all((solved.squared <= goal) & xp.isfinite(solved.squared)))
     return Solution(solved.values, system.relative(solved.squared), solved.steps, reached)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Span:
+    """The span of a basis, which is solved apart and kept out of every step."""
+
+    basis: Basis
+    taken_out: Deflation
+
+    def corrected(self, solution: Array, residual: Array) -> tuple[Array, Array]:
+        """Solve the residual's part in the span: none of it is left."""
+        taken = self.taken_out(residual)
+        return solution + self.basis.prolong(taken.coefficients), taken.values
+
+    def outside(self, product: Product, xp: Any) -> Product:
+        """A product without the span: every column v loses ``A Z E^-1 Z^T v``."""
+        epsilon = float(xp.finfo(product.values.dtype).eps)
+        taken = self.taken_out(product.values)
+        left = product.curvature - taken.share
+        # What is left of two nearly equal numbers may be the rounding of the coarse solve.
+        noise = _CURVATURE_NOISE * epsilon * taken.rounding
+        return Product(taken.values, xp.where(left > noise, left, xp.zeros_like(left)))
+
+
+def _span_of(basis: Basis | None, alpha: float) -> _Span | None:
+    if basis is None or basis.rank == 0:
+        return None
+    return _Span(basis, basis.deflation(alpha))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -141,14 +171,14 @@ class _Look:
     squared: Array
 
 
-def _look(system: System, deflation: Deflation | None, solution: Array) -> _Look:
+def _look(system: System, span: _Span | None, solution: Array) -> _Look:
     """What the values really leave: the recurrence drifts from it by rounding."""
     backend, dtype = system.backend, system.right_side.dtype
     exact = system.left(solution)
     residual = backend.xp.astype(exact, dtype, copy=False)
-    if deflation is not None:
+    if span is not None:
         # The steps moved outside the span only: the same product tells what is due inside.
-        solution, residual = deflation.correct(solution, residual)
+        solution, residual = span.corrected(solution, residual)
         if system.precise is not None:
             exact = system.left(solution)
             residual = backend.xp.astype(exact, dtype)
@@ -175,10 +205,10 @@ class _Solved:
     steps: int
 
 
-def _solved(system: System, deflation: Deflation | None, start: _Start, steps: int) -> _Solved:
+def _solved(system: System, span: _Span | None, start: _Start, steps: int) -> _Solved:
     """Steps until every column's true residual is at its goal, or stops getting smaller."""
     backend, xp, goal = system.backend, system.backend.xp, start.goal
-    descent = _descent(system, deflation)
+    descent = Descent(system, backend, span)
     solution, residual = start.solution, start.residual
     least = backend.column_dots(residual, residual)
     best, done, taken, first = solution, least <= goal, 0, True
@@ -189,7 +219,7 @@ def _solved(system: System, deflation: Deflation | None, start: _Start, steps: i
         mine = xp.where(done, xp.full_like(goal, xp.inf), goal)
         solution, more = descent.run(solution, residual, mine, steps=steps - taken, stop_early=True)
         taken += more
-        look = _look(system, deflation, solution)
+        look = _look(system, span, solution)
         solution, residual, squared = look.solution, look.residual, look.squared
         if first:
             best, least = solution, squared
@@ -203,13 +233,6 @@ def _solved(system: System, deflation: Deflation | None, start: _Start, steps: i
                 break
         first, done = False, done | (least <= goal)
     return _Solved(best, least, taken)
-
-
-def _descent(system: System, deflation: Deflation | None) -> Descent:
-    operator: Operator = system.product
-    if deflation is not None:
-        operator = deflation.projected(operator)
-    return Descent(operator, 1 - system.alpha, system.backend, deflation)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -241,25 +264,24 @@ class _Walk:
         )
 
 
+class Operator(Protocol):
+    """A positive-definite matrix, as steps use it."""
+
+    @property
+    def alpha(self) -> float:
+        """No eigenvalue is below ``1 - alpha``."""
+
+    def product(self, direction: Array) -> Product:
+        """The matrix times a direction (n, m)."""
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Descent:
-    """How conjugate gradient steps are taken.
-
-    Attributes
-    ----------
-    operator : callable
-        The product with A; without the span of ``deflation``, if there is one.
-    smallest : float
-        A lower bound of A's eigenvalues. A step by less curvature would be one by rounding alone,
-        and run away (20 rings of 70 items in float32: residual 1e-5 after 5 steps, 0.07 after 15).
-    deflation : Deflation or None
-        Whose span the steps stay out of.
-    """
+    """How conjugate gradient steps are taken: with which matrix, and outside of which span."""
 
     operator: Operator
-    smallest: float
     backend: Backend
-    deflation: Deflation | None = None
+    span: _Span | None = None
 
     def run(
         self, solution: Array, residual: Array, target: Array, *, steps: int, stop_early: bool
@@ -290,25 +312,33 @@ class Descent:
                     arrived.append(walk.columns(over, xp))
                     walk = walk.columns(going, xp)
             taken += 1
-            project = self.deflation is not None and taken % _STEPS_BETWEEN_PROJECTIONS == 0
+            project = taken % _STEPS_BETWEEN_PROJECTIONS == 0
             walk = self._stepped(walk, project, stop_early)
         return _together([*arrived, walk], xp), taken
+
+    def _product(self, direction: Array) -> Product:
+        product = self.operator.product(direction)
+        return product if self.span is None else self.span.outside(product, self.backend.xp)
 
     def _stepped(self, walk: _Walk, project: bool, stop_early: bool) -> _Walk:
         """One step of every column that has not arrived."""
         xp, backend = self.backend.xp, self.backend
-        product = self.operator(walk.direction)
+        product = self._product(walk.direction)
         wanting = walk.squared > walk.target
-        moving = wanting & (product.curvature > self.smallest / 2 * walk.length)
+        # The eigenvalues of A are at least 1 - alpha. A step by less curvature would be one by
+        # rounding alone, and run away (20 rings of 70 items in float32: residual 1e-5 after 5
+        # steps, 0.07 after 15).
+        smallest = 1 - self.operator.alpha
+        moving = wanting & (product.curvature > smallest / 2 * walk.length)
         step = _safe_ratio(walk.squared, product.curvature, moving, xp)
         update = backend.cg_update(
             walk.solution, walk.residual, walk.direction, product.values, step
         )
         solution, residual, left = update.solution, update.residual, update.squared_norm
-        if self.deflation is not None and project:
+        if self.span is not None and project:
             # Rounding lets the residual leak into the span, where the operator is zero and steps
             # grow without bound: left alone, errors of 1e-5 after 20 steps are 1 after 100.
-            solution, residual = self.deflation.correct(solution, residual)
+            solution, residual = self.span.corrected(solution, residual)
             left = backend.column_dots(residual, residual)
             # A direction that is no longer orthogonal to the residuals, as its length tells, has
             # lost its way: the column begins anew.

@@ -10,7 +10,6 @@ from hybrid_gpu.backends import Array, Backend, SparseMatrix, select_backend
 from hybrid_gpu.diffusion.basis import Basis
 from hybrid_gpu.diffusion.chebyshev import filtered_by_series
 from hybrid_gpu.diffusion.conjugate_gradients import conjugate_gradients, system_of
-from hybrid_gpu.diffusion.deflation import deflation_by
 from hybrid_gpu.diffusion.filters import Filter, PageRank, as_filter
 from hybrid_gpu.diffusion.observation import Observation, power_of_two
 from hybrid_gpu.diffusion.solution import (
@@ -118,12 +117,12 @@ def diffused(
         # residuals of 1e-3, fifty of them made an error of 2e-7 one of 2e-4.
         return filtered_by_series(adjacency, observation, filter, stop, backend)
     system = system_of(adjacency, observation, alpha, backend, tolerance=stop.tolerance)
-    return conjugate_gradients(system, stop, deflation_by(basis, alpha))
+    return conjugate_gradients(system, stop, basis)
 
 
 def _check_basis(basis: Any, graph: Graph, backend: Backend) -> None:
     """Refuse what is no basis, and a basis of another graph."""
-    if not hasattr(basis, "coarse_solve"):
+    if not hasattr(basis, "coarse_inverse"):
         raise TypeError(
             f"basis must be a basis or None; got {shown(basis)}. Make one with aggregate_basis, "
             "eigen_basis or given_basis."

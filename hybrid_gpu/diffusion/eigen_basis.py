@@ -5,14 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
 from hybrid_gpu.backends import Array, Backend, SparseMatrix, select_backend
-from hybrid_gpu.backends.protocol import HostArray, Numbering
+from hybrid_gpu.backends.protocol import CoarseInverse, Deflated, HostArray, Numbering
 from hybrid_gpu.backends.threads import Kept
-from hybrid_gpu.diffusion.basis import CoarseSolve, inverse_of
+from hybrid_gpu.diffusion.basis import Deflation, inverse_of
 from hybrid_gpu.diffusion.galerkin_basis import SparseEigenBasis, sparse_eigen_basis
 from hybrid_gpu.diffusion.spectrum import Spectrum, continued_eigenpairs, moved_vectors
 from hybrid_gpu.graph.affinity import Graph
@@ -40,6 +40,8 @@ class EigenBasis:
         The certificate of the ``Spectrum`` that they came from.
     """
 
+    invariant: ClassVar[bool] = True
+    crosses: ClassVar[bool] = False
     eigenvalues: Array
     vectors: Array
     scales: Array | None
@@ -55,14 +57,6 @@ class EigenBasis:
     @property
     def kind(self) -> str:
         return "eigenvectors"
-
-    @property
-    def invariant(self) -> bool:
-        return True
-
-    @property
-    def crosses(self) -> bool:
-        return False
 
     @property
     def precision(self) -> str:
@@ -95,16 +89,27 @@ class EigenBasis:
         scaled = self._scaled(coefficients)
         return xp.concat([self.backend.matmul(self._rows(*rows), scaled) for rows in self._tiles()])
 
-    def without_image(self, signal: Array, coefficients: Array, alpha: float) -> Array:
+    def deflation(self, alpha: float) -> Deflation:
+        inverse = self.coarse_inverse(alpha)
+        return lambda signal: self._deflated(signal, inverse, alpha)
+
+    def _deflated(self, signal: Array, inverse: CoarseInverse, alpha: float) -> Deflated:
+        xp, restricted = self.backend.xp, self.restrict(signal)
+        coefficients = inverse.alone * restricted
         # Not U Lambda c: vectors of low precision are eigenvectors only nearly.
         change = self.prolong(coefficients)
-        return signal - change + alpha * self.backend.spmm(self.adjacency, change)
+        return Deflated(
+            values=signal - change + alpha * self.backend.spmm(self.adjacency, change),
+            coefficients=coefficients,
+            share=xp.sum(restricted * coefficients, axis=0, dtype=xp.float64),
+            rounding=inverse.norm * xp.sum(restricted * restricted, axis=0, dtype=xp.float64),
+        )
 
-    def coarse_solve(self, alpha: float) -> CoarseSolve:
+    def coarse_inverse(self, alpha: float) -> CoarseInverse:
         inverse = inverse_of(self.eigenvalues[:, None], alpha, self.backend)
-        return CoarseSolve(None, inverse, 1 / (1 - alpha), self.backend)
+        return CoarseInverse(None, inverse, 1 / (1 - alpha))
 
-    def kept_inverse(self, alpha: float) -> CoarseSolve | None:
+    def kept_inverse(self, alpha: float) -> CoarseInverse | None:
         return None  # a division: nothing to keep
 
     def keep_inverse(self, alpha: float, together: Array, norm: float) -> None:

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any, Protocol
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -46,14 +46,12 @@ class PageRank:
     """
 
     alpha: float = 0.99
+    resolvent: float = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         # A plain float: NumPy's own would raise float32 scores to float64.
         object.__setattr__(self, "alpha", check_alpha(self.alpha))
-
-    @property
-    def resolvent(self) -> float:
-        return self.alpha
+        object.__setattr__(self, "resolvent", self.alpha)
 
     def transfer(self, frequency: Array) -> Array:
         """Gain at a graph frequency.
@@ -75,14 +73,11 @@ class PageRank:
 class HeatKernel:
     """Heat that spreads for a time: ``h(x) = exp(-time (1 - x))``, 1 at frequency 1."""
 
+    resolvent: ClassVar[None] = None
     time: float = 10.0
 
     def __post_init__(self) -> None:
         check_positive(self.time, "time")
-
-    @property
-    def resolvent(self) -> None:
-        return None
 
     def transfer(self, frequency: Array) -> Array:
         """Gain at a graph frequency."""
@@ -94,6 +89,7 @@ class HeatKernel:
 class Polynomial:
     """A walk of given weights: ``h(x) = c_0 + c_1 x + c_2 x^2 + ...``."""
 
+    resolvent: ClassVar[None] = None
     coefficients: tuple[float, ...]
 
     def __post_init__(self) -> None:
@@ -102,10 +98,6 @@ class Polynomial:
         if not checked:
             raise ValueError("coefficients must hold at least one number; got none.")
         object.__setattr__(self, "coefficients", checked)
-
-    @property
-    def resolvent(self) -> None:
-        return None
 
     def transfer(self, frequency: Array) -> Array:
         """Gain at a graph frequency."""
@@ -119,11 +111,8 @@ class Polynomial:
 class Custom:
     """Any function that takes NumPy arrays of frequencies in [-1, 1] to gains."""
 
+    resolvent: ClassVar[None] = None
     function: Callable[[HostArray], HostArray]
-
-    @property
-    def resolvent(self) -> None:
-        return None
 
     def transfer(self, frequency: Array) -> Array:
         """Gain at a graph frequency."""

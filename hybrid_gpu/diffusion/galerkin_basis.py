@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from functools import partial
+from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 
 from hybrid_gpu.backends import Array, Backend, SparseMatrix, select_backend
-from hybrid_gpu.backends.protocol import HostArray, Numbering
+from hybrid_gpu.backends.protocol import CoarseInverse, HostArray, Numbering
 from hybrid_gpu.backends.threads import Kept
 from hybrid_gpu.diffusion.basis import (
-    CoarseSolve,
+    Deflation,
     check_room_for_inverse,
     check_vectors_of,
     host64,
@@ -52,6 +53,8 @@ class GalerkinBasis:
         unit length: those of whole components, where it is 1.
     """
 
+    invariant: ClassVar[bool] = False
+    crosses: ClassVar[bool] = True
     vectors: Any
     transposed: Any
     spread: SparseMatrix | None
@@ -60,19 +63,11 @@ class GalerkinBasis:
     alone: Array
     adjacency: SparseMatrix
     backend: Backend
-    inverses: Kept[float, CoarseSolve] = field(default_factory=lambda: Kept(_INVERSES))
+    inverses: Kept[float, CoarseInverse] = field(default_factory=lambda: Kept(_INVERSES))
 
     @property
     def kind(self) -> str:
         return "given, sparse" if hasattr(self.vectors, "indptr") else "given, dense"
-
-    @property
-    def invariant(self) -> bool:
-        return False
-
-    @property
-    def crosses(self) -> bool:
-        return True
 
     @property
     def rank(self) -> int:
@@ -94,22 +89,20 @@ class GalerkinBasis:
     def prolong(self, coefficients: Array) -> Array:
         return _times(self.vectors, coefficients, self.backend)
 
-    def without_image(self, signal: Array, coefficients: Array, alpha: float) -> Array:
-        if self.spread is None:
-            change = self.prolong(coefficients)
-            return signal - change + alpha * self.backend.spmm(self.adjacency, change)
-        both = self.backend.xp.concat([coefficients, -alpha * coefficients])
-        return self.backend.subtract_spmm(signal, self.spread, both)
+    def deflation(self, alpha: float) -> Deflation:
+        return partial(
+            self.backend.deflate, vectors=self, inverse=self.coarse_inverse(alpha), alpha=alpha
+        )
 
-    def coarse_solve(self, alpha: float) -> CoarseSolve:
+    def coarse_inverse(self, alpha: float) -> CoarseInverse:
         return self.inverses.get(alpha, lambda: self._inverted(alpha))
 
-    def kept_inverse(self, alpha: float) -> CoarseSolve | None:
+    def kept_inverse(self, alpha: float) -> CoarseInverse | None:
         return self.inverses.find(alpha)
 
     def keep_inverse(self, alpha: float, together: Array, norm: float) -> None:
         alone = inverse_of(self.alone, alpha, self.backend)
-        self.inverses.get(alpha, lambda: CoarseSolve(together, alone, norm, self.backend))
+        self.inverses.get(alpha, lambda: CoarseInverse(together, alone, norm))
 
     def renumbered(self: B, graph: Graph, numbering: Numbering) -> B:
         vectors, transposed = _rows_taken(self.vectors, self.rank, numbering, self.backend)
@@ -171,7 +164,7 @@ class GalerkinBasis:
         )
         return moved_vectors(self.prolong(identity), graph, old_places, self.backend)
 
-    def _inverted(self, alpha: float) -> CoarseSolve:
+    def _inverted(self, alpha: float) -> CoarseInverse:
         """The inverse of E, or its pseudo-inverse where the vectors depend on each other."""
         dtype, backend = dtype_name(self.alone.dtype), self.backend
         check_room_for_inverse(self.coupling.shape[0])
@@ -185,7 +178,7 @@ class GalerkinBasis:
             epsilon = float(backend.xp.finfo(self.alone.dtype).eps)
             inverse, norm = _pseudo_inverse(small + backend.to_numpy(self.gram), epsilon)
         together = backend.asarray((inverse + inverse.T) / 2, dtype)
-        return CoarseSolve(together, inverse_of(self.alone, alpha, backend), norm, backend)
+        return CoarseInverse(together, inverse_of(self.alone, alpha, backend), norm)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.kind}, rank {self.rank}, {self.memory / 1e6:.1f} MB)"
@@ -195,13 +188,11 @@ class GalerkinBasis:
 class SparseEigenBasis(GalerkinBasis):
     """The largest entries of eigenvectors."""
 
+    crosses: ClassVar[bool] = False
+
     @property
     def kind(self) -> str:
         return "sparse eigenvectors"
-
-    @property
-    def crosses(self) -> bool:
-        return False
 
     def carried_over(self, graph: Graph, old_places: HostArray) -> SparseEigenBasis:
         """The largest entries of eigenvectors of the changed graph, as many as before."""

@@ -35,12 +35,6 @@ class Observation:
         """The observations as the columns of one row-major (n, m) array."""
         return backend.place(self.ids, self.weights, self.n)
 
-    def scale(self, backend: Backend) -> Array:
-        """How large each observation is: a power of two, float64 of shape (m, 1)."""
-        xp = backend.xp
-        weights = xp.abs(xp.astype(self.weights, xp.float64))
-        return power_of_two(xp.max(weights, axis=1, keepdims=True), xp)
-
     def __repr__(self) -> str:
         return f"Observation({self.queries} queries on {self.n} items)"
 

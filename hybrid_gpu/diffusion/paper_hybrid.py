@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 
 from hybrid_gpu.backends import Array, Backend
@@ -64,24 +66,35 @@ def hybrid_as_in_paper(
     return Solution(scores, residuals, taken, converged=True)
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class _WithoutBasis:
+    """The regularized Laplacian of ``W - U_1 Lambda_1 U_1^T``, which eq. (h-temporal) solves."""
+
+    basis: Basis
+    eigenvalues: Array
+    alpha: float
+
+    def product(self, direction: Array) -> Product:
+        """Its product with a direction (n, m)."""
+        basis, backend, xp = self.basis, self.basis.backend, self.basis.backend.xp
+        product = backend.laplacian_step(basis.adjacency, direction, self.alpha)
+        coefficients = basis.restrict(direction)
+        weighted = self.eigenvalues[:, None] * coefficients
+        # p^T (U Lambda U^T) p is a short sum over the coefficients: no second pass over p.
+        extra = self.alpha * xp.sum(weighted * coefficients, axis=0, dtype=xp.float64)
+        values = product.values + self.alpha * basis.prolong(weighted)
+        return Product(values, product.curvature + extra)
+
+
 def _temporal_part(
     basis: Basis, eigenvalues: Array, observation: Array, alpha: float, steps: int
 ) -> tuple[Array, int]:
-    """Steps on the Laplacian of ``W - U_1 Lambda_1 U_1^T``; x^t of eq. (h-temporal)."""
-    backend, xp, values = basis.backend, basis.backend.xp, eigenvalues[:, None]
-
-    def laplacian_without_basis(direction: Array) -> Product:
-        product = backend.laplacian_step(basis.adjacency, direction, alpha)
-        coefficients = basis.restrict(direction)
-        weighted = values * coefficients
-        # p^T (U Lambda U^T) p is a short sum over the coefficients: no second pass over p.
-        extra = alpha * xp.sum(weighted * coefficients, axis=0, dtype=xp.float64)
-        return Product(product.values + alpha * basis.prolong(weighted), product.curvature + extra)
-
+    """Steps on the Laplacian without the basis; x^t of eq. (h-temporal)."""
+    backend, xp = basis.backend, basis.backend.xp
     right_side = (1 - alpha) * observation
     start = backend.column_dots(right_side, right_side)
     epsilon = float(xp.finfo(right_side.dtype).eps)
-    return Descent(laplacian_without_basis, 1 - alpha, backend).run(
+    return Descent(_WithoutBasis(basis, eigenvalues, alpha), backend).run(
         xp.zeros_like(right_side),
         xp.asarray(right_side, copy=True),
         epsilon**2 * start,

@@ -74,7 +74,7 @@ class BasisChoice:
         if isinstance(self.basis, str):
             check_choice(self.basis, "basis", BASES)
             return
-        if hasattr(self.basis, "coarse_solve"):
+        if hasattr(self.basis, "coarse_inverse"):
             return
         shape = tuple(getattr(self.basis, "shape", ()))
         if len(shape) not in (1, 2) or shape[0] != n:
@@ -202,7 +202,7 @@ def with_chosen_basis(state: IndexState, choice: BasisChoice, *, labels: Any = N
             basis = _given(state, choice.basis)
         if basis is not None:
             # The inverse of its coarse system: the first search shall not have to wait for it.
-            basis.coarse_solve(state.alpha)
+            basis.coarse_inverse(state.alpha)
     return replace(state, basis=basis, grouping=grouping)
 
 
@@ -287,7 +287,7 @@ def _eigenvectors(state: IndexState, choice: BasisChoice) -> Basis | None:
 def _given(state: IndexState, basis: Any) -> Basis:
     """The user's own basis, its rows put into the graph's own order."""
     graph, backend, order = state.graph, state.backend, state.numbering.order
-    if hasattr(basis, "coarse_solve"):
+    if hasattr(basis, "coarse_inverse"):
         user_graph = renumbered(graph, state.numbering.inverse, backend)
         if not same_matrix(basis.adjacency, user_graph.adjacency, backend):
             raise ValueError(

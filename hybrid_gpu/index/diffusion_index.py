@@ -314,7 +314,7 @@ class DiffusionIndex:
         and on a GPU the kernels, which are compiled on first use.
         """
         if self._state.basis is not None:
-            self._state.basis.coarse_solve(self.alpha)
+            self._state.basis.coarse_inverse(self.alpha)
         self.search_items([0], k=1)
 
     def precompute(

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -181,11 +179,11 @@ def _rank(state: IndexState, queries: _Queries, request: Request) -> Ranking:
             for parts in backend.uploads(queries.arrays, done.queries, width):
                 if progress:
                     progress("search", done.queries, count)
-                with _stage("observe", done.seconds, backend):
+                with backend.stage("observe", done.seconds):
                     found = queries.first_stage(*parts)
-                with _stage("solve", done.seconds, backend):
+                with backend.stage("solve", done.seconds):
                     solution = request.method.score(state, found, request)
-                with _stage("rank", done.seconds, backend):
+                with backend.stage("rank", done.seconds):
                     best = best_items(
                         solution.values,
                         request.k,
@@ -282,12 +280,3 @@ def _missed(residuals: Array, accuracy: float, xp: Any) -> tuple[str, ...]:
         f"{missed} of {residuals.shape[0]} queries missed the accuracy {accuracy:g}; the worst "
         f"residual is {float(xp.max(residuals)):.1e}",
     )
-
-
-@contextmanager
-def _stage(label: str, seconds: dict[str, float], backend: Backend) -> Iterator[None]:
-    start = time.perf_counter()
-    with backend.annotate(label):
-        yield
-    backend.synchronize()
-    seconds[label] += time.perf_counter() - start

@@ -13,6 +13,9 @@ import numpy as np
 from hybrid_gpu.backends import Backend, select_backend
 from hybrid_gpu.backends.numpy_backend import NumpyBackend
 from hybrid_gpu.backends.protocol import HostArray
+from hybrid_gpu.diffusion.aggregate_basis import aggregate_basis
+from hybrid_gpu.graph.affinity import numbering_of, reciprocal_graph
+from hybrid_gpu.graph.neighbors import Neighbors
 from hybrid_gpu.index.diffusion_index import DiffusionIndex
 from hybrid_gpu.index.factory import build_index
 from hybrid_gpu.progress import Progress
@@ -126,6 +129,9 @@ def _operations(dtype: str, n: int) -> Iterator[tuple[str, Callable[[Backend], l
     ids = rng.integers(-1, n, (n, 20))
     similarities = rng.random((n, 20)).astype(dtype)
 
+    order = rng.permutation(n)
+    groups = rng.integers(0, 16, n)
+
     def csr(b: Backend) -> Any:
         return b.csr(b.asarray(data), b.asarray(indices), b.asarray(indptr), (n, n))
 
@@ -136,6 +142,13 @@ def _operations(dtype: str, n: int) -> Iterator[tuple[str, Callable[[Backend], l
         solution, residual, direction, product = (b.asarray(dense[64].copy()) for _ in range(4))
         record = b.cg_update(solution, residual, direction, product, b.asarray(step))
         return _fields(record, "solution", "residual", "squared_norm")
+
+    def deflate(b: Backend) -> list[Any]:
+        lists = Neighbors(b.asarray(ids), b.asarray(similarities))
+        graph = reciprocal_graph(lists, dtype=dtype, backend=b)
+        basis = aggregate_basis(graph, groups, backend=b)
+        record = basis.deflation(0.99)(b.asarray(dense[64].copy()))
+        return _fields(record, "values", "coefficients", "share", "rounding")
 
     for m in dense:
         yield f"spmm, {m} columns", partial(spmm, m)
@@ -154,6 +167,7 @@ def _operations(dtype: str, n: int) -> Iterator[tuple[str, Callable[[Backend], l
     yield "matmul", lambda b: [b.matmul(b.asarray(small), b.asarray(dense[7]))]
     yield "column_dots", lambda b: [b.column_dots(b.asarray(dense[7]), b.asarray(dense[7]))]
     yield "cg_update", update
+    yield "deflate", deflate
     yield (
         "cg_direction",
         lambda b: [
@@ -166,6 +180,12 @@ def _operations(dtype: str, n: int) -> Iterator[tuple[str, Callable[[Backend], l
     yield (
         "top_k of columns",
         lambda b: _fields(b.top_k(b.asarray(dense[64]).T, 100), "scores", "ids"),
+    )
+    yield (
+        "top_k by a numbering",
+        lambda b: _fields(
+            b.top_k(b.asarray(dense[64]).T, 100, numbering_of(order, b)), "scores", "ids"
+        ),
     )
     yield "place", lambda b: [b.place(b.asarray(ids[:64]), b.asarray(similarities[:64]), n)]
     yield (

@@ -9,7 +9,7 @@ from abc import ABC, abstractmethod
 from typing import Any
 
 from hybrid_gpu.backends import Array, Backend
-from hybrid_gpu.diffusion.observation import Observation
+from hybrid_gpu.diffusion.observation import Observation, power_of_two
 from hybrid_gpu.graph.neighbors import Neighbors
 from hybrid_gpu.ranking.query_expansion import expanded
 from hybrid_gpu.ranking.state import IndexState
@@ -26,12 +26,19 @@ class FirstStage(ABC):
     ----------
     observation : Observation
         The results that diffusion starts from.
+    scale : float64 array of shape (m, 1)
+        How large each observation is: a power of two.
     queries : float array of shape (m, d), or None
         Unit query vectors; None if the first stage was somebody else's.
     """
 
-    observation: Observation
-    queries: Array | None = None
+    def __init__(
+        self, state: IndexState, observation: Observation, queries: Array | None = None
+    ) -> None:
+        self._state, self.observation, self.queries = state, observation, queries
+        xp = state.backend.xp
+        sizes = xp.abs(xp.astype(observation.weights, xp.float64))
+        self.scale = power_of_two(xp.max(sizes, axis=1, keepdims=True), xp)
 
     @abstractmethod
     def similarities(self) -> Array:
@@ -71,19 +78,18 @@ class SimilarItems(FirstStage):
         observation: Observation | None = None,
         observed: int = 0,
     ) -> None:
-        self._state, self.queries = state, queries
         self._similarities: Array | None = None
         if observation is None:
-            hits = self.nearest(observed)
-            refuse_nan(hits.similarities, state.backend)
-            weights = powered(hits.similarities, state.gamma, state.backend)
-            observation = Observation(hits.ids, weights, state.n)
-        self.observation = observation
+            self._similarities = _cosines(state, queries)
+            best = state.backend.top_k(self._similarities, observed, state.numbering)
+            refuse_nan(best.scores, state.backend)
+            weights = powered(best.scores, state.gamma, state.backend)
+            observation = Observation(best.ids, weights, state.n)
+        super().__init__(state, observation, queries)
 
     def similarities(self) -> Array:
         if self._similarities is None:
-            items = self._state.required_descriptors("search")
-            self._similarities = self._state.backend.matmul(self.queries, items.T)
+            self._similarities = _cosines(self._state, self.queries)
         return self._similarities
 
     def unreached(self) -> Array:
@@ -115,11 +121,11 @@ class GivenLists(FirstStage):
     """
 
     def __init__(self, state: IndexState, places: Array, cosines: Array, observed: int) -> None:
-        self._state, self._places, self._cosines = state, places, cosines
+        self._places, self._cosines = places, cosines
         self._positive = state.backend.xp.clip(cosines, min=0)
         self._hits = Neighbors(places[:, :observed], self._positive[:, :observed])
         weights = powered(self._hits.similarities, state.gamma, state.backend)
-        self.observation = Observation(self._hits.ids, weights, state.n)
+        super().__init__(state, Observation(self._hits.ids, weights, state.n))
 
     def similarities(self) -> Array:
         return _listed(self._places, self._positive, self._state.n, self._state.backend)[0]
@@ -158,6 +164,12 @@ class OwnItems(GivenLists):
     def shortlist(self, size: int) -> Array:
         state = self._state
         return state.backend.top_k(self.similarities(), size, state.numbering).ids
+
+
+def _cosines(state: IndexState, queries: Array) -> Array:
+    """The cosines (m, n) of unit queries and all items."""
+    assert state.descriptors is not None, "checked before any search"
+    return state.backend.matmul(queries, state.descriptors.T)
 
 
 def powered(similarities: Array, gamma: float, backend: Backend) -> Array:

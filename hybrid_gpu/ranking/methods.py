@@ -29,6 +29,7 @@ from hybrid_gpu.ranking.state import IndexState
 from hybrid_gpu.validation import check_choice, check_count, check_kind, check_sparsity
 
 _DEFAULT_SHORTLIST = 75_000
+_EXPANSION = Expansion()
 
 
 def requested(
@@ -51,8 +52,8 @@ def requested(
     """What the keywords of a search ask of an index; what it lacks is told now, not after hours."""
     name = check_choice(method, "method", ("auto", *METHODS))
     chosen = METHODS[_DEFAULT if name == "auto" else name]
-    expansion = Expansion() if expansion is None else expansion
-    check_kind(expansion, "expansion", Expansion, "Pass Expansion(neighbors=10, alpha=3).")
+    if expansion is not None:
+        check_kind(expansion, "expansion", Expansion, "Pass Expansion(neighbors=10, alpha=3).")
     sieve = PageRank(state.alpha) if filter is None else as_filter(filter)
     check_alpha_resolved(sieve, state.dtype)
     size = min(_DEFAULT_SHORTLIST, state.n)
@@ -68,12 +69,13 @@ def requested(
         else check_count(query_neighbors, "query_neighbors"),
         shortlist=size,
         sparsity=check_sparsity(sparsity),
-        expansion=expansion,
+        expansion=_EXPANSION if expansion is None else expansion,
         batch=None if batch is None else check_count(batch, "batch"),
         progress=progress,
         fill=fill,
     )
-    chosen.check(state, request)
+    if chosen.check is not None:
+        chosen.check(state, request)
     return request
 
 
@@ -97,14 +99,13 @@ def _right_side(state: IndexState, found: FirstStage) -> Array:
 
 
 def _scaled_weights(state: IndexState, found: FirstStage) -> Array:
-    seen = found.observation
-    scaled = seen.weights / seen.scale(state.backend)
+    scaled = found.observation.weights / found.scale
     return state.backend.xp.astype(scaled, state.graph.degrees.dtype)
 
 
-def _unscaled(state: IndexState, found: FirstStage, solution: Solution) -> Solution:
+def _unscaled(found: FirstStage, solution: Solution) -> Solution:
     """A solution for ``_right_side``, with the scale of the observations beside it."""
-    return replace(solution, scale=found.observation.scale(state.backend))
+    return replace(solution, scale=found.scale)
 
 
 def _direct(values: Array) -> Solution:
@@ -130,7 +131,7 @@ def _query_expansion(state: IndexState, found: FirstStage, request: Request) -> 
 
 
 def _temporal(state: IndexState, found: FirstStage, request: Request) -> Solution:
-    return _unscaled(state, found, _solve(state, _right_side(state, found), None, request))
+    return _unscaled(found, _solve(state, _right_side(state, found), None, request))
 
 
 def _hybrid(state: IndexState, found: FirstStage, request: Request) -> Solution:
@@ -142,7 +143,7 @@ def _hybrid(state: IndexState, found: FirstStage, request: Request) -> Solution:
         values = _within_components(state, found, solution.values)
         system = system_of(state.graph.adjacency, right_side, alpha, state.backend)
         solution = replace(solution, values=values, residuals=system.residuals(values))
-    return _unscaled(state, found, solution)
+    return _unscaled(found, solution)
 
 
 def _solve(state: IndexState, right_side: Array, basis: Basis | None, request: Request) -> Solution:
@@ -190,7 +191,7 @@ def _truncated(state: IndexState, found: FirstStage, request: Request) -> Soluti
         converged=all(solution.converged for solution in solutions),
         truncation=solutions[0].truncation,
     )
-    return _unscaled(state, found, whole)
+    return _unscaled(found, whole)
 
 
 def _cut_out(graph: Graph, places: Array, backend: Backend) -> Any:
@@ -213,7 +214,7 @@ def _fast_spectral(state: IndexState, found: FirstStage, request: Request) -> So
     basis = state.required_eigenvectors()
     gain = gains_at(request.filter, basis.eigenvalues, state.backend)
     scores = basis.prolong(gain * basis.restrict(_right_side(state, found)))
-    return _unscaled(state, found, _direct(scores))
+    return _unscaled(found, _direct(scores))
 
 
 def _fast_spectral_weighted(state: IndexState, found: FirstStage, request: Request) -> Solution:
@@ -227,7 +228,7 @@ def _fast_spectral_weighted(state: IndexState, found: FirstStage, request: Reque
     xp = state.backend.xp
     weight = state.required_eigenvectors().row_norms()
     # Both parts are divided by the size of the observation.
-    scale = found.observation.scale(state.backend)
+    scale = found.scale
     root = xp.astype(scale.T ** (1 / state.gamma), weight.dtype)
     fallback = (xp.clip(found.similarities().T, min=0) / root) ** state.gamma
     floor = float(gains(request.filter, 0.0))
@@ -250,14 +251,14 @@ def _as_in_paper(
 ) -> Solution:
     values, right_side = state.required_eigenvectors().eigenvalues, _right_side(state, found)
     solution = hybrid_as_in_paper(vectors, values, right_side, request.filter, request.stop)
-    return _unscaled(state, found, solution)
+    return _unscaled(found, solution)
 
 
 def _precomputed(state: IndexState, found: FirstStage, request: Request) -> Solution:
     """The sum of the stored columns of the observed items: diffusion is linear."""
     scaled = replace(found.observation, weights=_scaled_weights(state, found))
     values = state.required_columns().combine(scaled, state.backend)
-    return _unscaled(state, found, _direct(values))
+    return _unscaled(found, _direct(values))
 
 
 def _check_descriptors(state: IndexState, request: Request) -> None:

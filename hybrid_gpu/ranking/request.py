@@ -53,10 +53,6 @@ class Request:
     fill: bool
 
 
-def nothing_needed(state: IndexState, request: Request) -> None:
-    """A method that every index can serve."""
-
-
 def nothing_kept(state: IndexState, sparsity: float) -> int:
     """A method that keeps no more than the descriptors."""
     return 0
@@ -78,7 +74,7 @@ class Method:
         Whether its steps converge to the diffusion, so that an accuracy can be asked for.
     needs_eigenvectors, needs_columns : bool
         What its index must have.
-    check : callable
+    check : callable or None
         Raises an error if the index lacks what the method needs, before any work.
     kept_bytes : callable
         Bytes that it keeps beyond the descriptors, for a sparsity.
@@ -96,7 +92,7 @@ class Method:
     exact: bool = True
     needs_eigenvectors: bool = False
     needs_columns: bool = False
-    check: Callable[[IndexState, Request], None] = nothing_needed
+    check: Callable[[IndexState, Request], None] | None = None
     kept_bytes: Callable[[IndexState, float], int] = nothing_kept
     uses_shortlist: bool = False
     uses_sparsity: bool = False

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from hybrid_gpu.backends import Array, Backend
 from hybrid_gpu.backends.protocol import Numbering
@@ -13,7 +13,6 @@ from hybrid_gpu.graph.affinity import Graph
 from hybrid_gpu.graph.csr import array_bytes
 from hybrid_gpu.graph.neighbors import Neighbors
 from hybrid_gpu.ranking.columns import Columns
-from hybrid_gpu.validation import dtype_name
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +67,10 @@ class IndexState:
         Where the arrays are and where queries are answered.
     grouping : Grouping
         When ``add`` and ``remove`` shall make groups and memory order anew.
+    n : int
+        Number of items.
+    dtype : str
+        ``"float32"`` or ``"float64"``.
     """
 
     graph: Graph
@@ -81,15 +84,13 @@ class IndexState:
     backend: Backend
     grouping: Grouping
 
-    @property
-    def n(self) -> int:
-        """Number of items."""
-        return self.graph.n
+    # Asked for in every search, by everybody.
+    n: int = field(init=False)
+    dtype: str = field(init=False)
 
-    @property
-    def dtype(self) -> str:
-        """``"float32"`` or ``"float64"``."""
-        return dtype_name(self.graph.degrees.dtype)
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "n", self.graph.n)
+        object.__setattr__(self, "dtype", self.graph.dtype)
 
     @property
     def memory(self) -> Mapping[str, int]:

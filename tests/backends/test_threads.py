@@ -118,7 +118,7 @@ def four_threads(monkeypatch):
 
 def test_every_item_is_done_once(four_threads):
     done = []
-    threads.for_each(done.append, range(1000), parallel=True)
+    threads.for_each(done.append, range(1000))
     assert sorted(done) == list(range(1000))
 
 
@@ -128,7 +128,7 @@ def test_no_thread_is_needed_but_the_callers(four_threads, monkeypatch):
 
     monkeypatch.setattr(threads, "_pool", refused)
     done = []
-    threads.for_each(done.append, range(10), parallel=True)
+    threads.for_each(done.append, range(10))
     assert done == list(range(10))
 
 
@@ -145,7 +145,7 @@ def test_a_fault_in_any_thread_reaches_the_caller_and_ends_the_work(four_threads
         done.append(item)
 
     with pytest.raises(fault, match="on purpose"):
-        threads.for_each(work, range(100_000), parallel=True)
+        threads.for_each(work, range(100_000))
     assert len(done) < 99_999
 
 
@@ -161,7 +161,7 @@ def test_the_caller_waits_for_those_who_are_at_it(four_threads):
         leave.wait(10)
         done.append(item)
 
-    threads.for_each(work, range(2), parallel=True)
+    threads.for_each(work, range(2))
     assert len(done) == 1
 
 
@@ -176,9 +176,7 @@ def test_callers_share_the_cores(four_threads, monkeypatch):
 
     others = []
     for _ in range(4):
-        others.append(
-            threading.Thread(target=threads.for_each, args=(hold, range(8)), kwargs={"parallel": 1})
-        )
+        others.append(threading.Thread(target=threads.for_each, args=(hold, range(8))))
         others[-1].start()
         assert inside.acquire(timeout=10)
     leave.set()

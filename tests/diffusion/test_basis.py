@@ -24,7 +24,7 @@ def vectors_of(backend, basis):
 
 
 def check_operations(backend, basis, graph, vectors, rng, dtype, loose):
-    """Restrict, prolong, image and coarse solve are products with Z, (I - W) Z and E^-1."""
+    """Restrict, prolong and deflate are products with Z, and with (I - W) Z and E^-1."""
     n, r = vectors.shape
     adjacency = dense(backend, graph.adjacency).astype("float64")
     signal = rng.standard_normal((n, 3)).astype(dtype)
@@ -35,15 +35,19 @@ def check_operations(backend, basis, graph, vectors, rng, dtype, loose):
 
     close(basis.restrict(backend.asarray(signal)), vectors.T @ signal)
     close(basis.prolong(backend.asarray(coefficients)), vectors @ coefficients)
-    image = (vectors - 0.9 * adjacency @ vectors) @ coefficients
-    given = backend.asarray(signal.copy()), backend.asarray(coefficients)
-    close(basis.without_image(*given, 0.9), signal - image)
-    small = vectors.T @ (vectors - 0.9 * adjacency @ vectors)
-    solve = basis.coarse_solve(0.9)
-    close(solve(backend.asarray((small @ coefficients).astype(dtype))), coefficients)
+    image = vectors - 0.9 * adjacency @ vectors
+    small, restricted = vectors.T @ image, vectors.T @ signal
+    solved = np.linalg.solve(small, restricted)
+    taken = basis.deflation(0.9)(backend.asarray(signal.copy()))
+    close(taken.coefficients, solved)
+    close(taken.values, signal - image @ solved)
+    close(taken.share, np.sum(restricted * solved, axis=0))
+    assert str(taken.share.dtype).endswith("float64")
+    norm = basis.coarse_inverse(0.9).norm
     largest = 1 / np.linalg.eigvalsh(small)[0]
-    assert (
-        largest * (1 - 10 * loose) <= solve.norm <= max(largest, 1 / (1 - 0.9)) * (1 + 10 * loose)
+    assert largest * (1 - 10 * loose) <= norm <= max(largest, 1 / (1 - 0.9)) * (1 + 10 * loose)
+    np.testing.assert_allclose(
+        backend.to_numpy(taken.rounding), norm * np.sum(restricted**2, axis=0), rtol=10 * loose
     )
 
 
@@ -146,12 +150,14 @@ def test_vectors_that_depend_on_each_other_are_solved_on_their_span(backend, rng
     graph = graph_of(backend, rng)
     once = rng.standard_normal((60, 3))
     basis = hg.given_basis(graph, np.concatenate([once, once @ once.T[:, :3]], 1), backend=backend)
-    right = basis.restrict(backend.asarray(rng.standard_normal((60, 2))))
-    solved = backend.to_numpy(basis.prolong(basis.coarse_solve(0.9)(right)))
-    assert np.all(np.isfinite(solved))
+    signal = rng.standard_normal((60, 2))
     single = hg.given_basis(graph, once, backend=backend)
-    expected = single.prolong(single.coarse_solve(0.9)(right[:3, :]))
-    np.testing.assert_allclose(solved, backend.to_numpy(expected), atol=1e-6)
+    solved, expected = (
+        backend.to_numpy(each.prolong(each.deflation(0.9)(backend.asarray(signal)).coefficients))
+        for each in (basis, single)
+    )
+    assert np.all(np.isfinite(solved))
+    np.testing.assert_allclose(solved, expected, atol=1e-6)
 
 
 def test_memory_counts_every_array(backend, rng):

@@ -759,7 +759,7 @@ def test_each_column_keeps_its_best_values(backend, monkeypatch):
     found = iter([[0.5, 0.9], [0.8, 0.5], [0.7, 0.6]])
     seen = []
 
-    def look(system, deflation, solution):
+    def look(system, span, solution):
         seen.append(backend.to_numpy(solution).copy())
         residual = system.right_side * backend.asarray([next(found)])
         return module._Look(solution, residual, backend.column_dots(residual, residual))
@@ -772,7 +772,8 @@ def test_each_column_keeps_its_best_values(backend, monkeypatch):
         return Product(values, backend.column_dots(direction, values))
 
     right_side = backend.asarray(np.ones((30, 2)))
-    system = Diagonal(None, right_side, 0.9, None, backend, apply)
+    start = backend.column_dots(right_side, right_side)
+    system = Diagonal(None, right_side, start, 0.9, None, backend, apply)
     solution = module.conjugate_gradients(system, Stopping(400, 1e-3))
     values = backend.to_numpy(solution.values)
     np.testing.assert_array_equal(values[:, 0], seen[0][:, 0])
@@ -792,7 +793,8 @@ def test_a_system_that_is_not_finite_ends(backend, bad):
         right_side = backend.asarray(np.full((5, 2), observed))
         stop = Stopping(50, 1e-3)
         with np.errstate(invalid="ignore"):
-            system = Diagonal(None, right_side, 0.9, None, backend, apply)
+            start = backend.column_dots(right_side, right_side)
+            system = Diagonal(None, right_side, start, 0.9, None, backend, apply)
             solution = module.conjugate_gradients(system, stop)
         assert not solution.converged
         assert solution.steps <= 50
@@ -816,7 +818,7 @@ def test_the_span_is_projected_out_of_the_residual_every_eight_steps(backend, rn
 
 
 class Counted:
-    """A basis that counts how often its coefficients are asked for."""
+    """A basis that counts how often its span is taken out."""
 
     def __init__(self, basis):
         self.basis, self.restrictions = basis, 0
@@ -824,9 +826,14 @@ class Counted:
     def __getattr__(self, name):
         return getattr(self.basis, name)
 
-    def restrict(self, signal):
-        self.restrictions += 1
-        return self.basis.restrict(signal)
+    def deflation(self, alpha):
+        taken_out = self.basis.deflation(alpha)
+
+        def counted(signal):
+            self.restrictions += 1
+            return taken_out(signal)
+
+        return counted
 
 
 def test_the_paper_s_steps_go_on_to_the_last_digits(backend, rng):

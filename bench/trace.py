@@ -2,10 +2,10 @@
 
     python bench/trace.py [--before PYTHON] [--items 20000] [--queries 64]
 
-Calls of our own functions (an operation of a backend is one call, whatever it does inside), how many
-different ones, in how many modules, how often the walk goes from one module to another; for a search
-of five steps also how many arrays of (n, m) the array library was asked for, how many of
-them are alive at the same time, and seconds, warm. With ``--before``, the Python of an environment
+Calls of our own functions (an operation of a backend is one call, whatever it does inside), how
+many different ones, in how many modules, how often the walk goes from one module to another; for a
+search of five steps also how many arrays of (n, m) the array library was asked for, how many are
+alive at the same time; and seconds, warm. With ``--before``, the Python of an environment
 that has another version of the package does the same, in turn with this one, run by run, so that
 both versions are measured in one run on the same data.
 """

@@ -45,7 +45,7 @@ def run_of(name="clouds", distractors=0, protocol="classes"):
     rng = np.random.default_rng(17)
     vectors = rng.standard_normal((300, 5))
     index = hg.build_index(vectors, neighbors=8, basis="none", backend="numpy")
-    groups = default_groups(index.layout.graph)
+    groups = default_groups(index.state.graph)
     trials = dict.fromkeys(one for part in trials_of(SETTINGS, index).values() for one in part)
     names = QUALITY[protocol]
     exact = replace(made_up(Trial("temporal", rtol=1e-10), 500, names), alone=None)

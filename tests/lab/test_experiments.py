@@ -249,7 +249,7 @@ def test_ranks_are_cut_to_what_the_graph_has(tmp_path, monkeypatch, small):
         with pytest.raises(KeyboardInterrupt):
             run_experiments(benchmark(), tmp_path / "run", settings=large, backend="numpy")
     index = hg.load_index(tmp_path / "run" / "work" / "eigenvectors", backend="numpy")
-    size = np.bincount(index.layout.graph.components).max()
+    size = np.bincount(index.state.graph.components).max()
     most = size - 1 if small else size // 3
     assert index.basis.rank == most
     used = experiments._fitting(large, index)
@@ -275,7 +275,7 @@ def test_leading_eigenvectors_are_the_first_columns(backend, rng):
     np.testing.assert_array_equal(backend.to_numpy(few.basis.vectors), whole[:, :5])
     assert few.basis.memory < index.basis.memory
     assert few.basis.missed <= 0
-    assert with_leading(index, 12).basis is index.basis
+    assert with_leading(index, 12).state.basis is index.state.basis
 
 
 def test_augmentation_is_measured_on_an_augmented_database(finished):

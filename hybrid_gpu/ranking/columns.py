@@ -55,8 +55,10 @@ class Columns:
 
     def renumbered(self, numbering: Numbering, backend: Backend) -> Columns:
         """The columns with the item ``numbering.order[p]`` at place p."""
-        xp = backend.xp
-        ids = numbering.to_places(xp.take(self.ids, numbering.order, axis=0), xp)
+        xp, n = backend.xp, self.ids.shape[0]
+        # Columns of a file that was opened without verify are not looked at before.
+        known = xp.where(self.ids < n, self.ids, -xp.ones_like(self.ids))
+        ids = numbering.to_places(xp.take(known, numbering.order, axis=0), xp)
         scores = xp.take(self.scores, numbering.order, axis=0)
         return Columns(xp.astype(ids, self.ids.dtype), scores, self.alpha)
 

@@ -677,6 +677,7 @@ def test_column_that_names_no_item_is_skipped_where_nothing_was_verified(
         index.search_items([3], k=5, method="precomputed").scores, good.scores
     )
     assert np.all(index.search_items([7], k=5, method="precomputed").scores == 0)
+    assert np.all(backend.to_numpy(index.columns.ids)[7] == -1)
 
 
 @pytest.mark.parametrize(

@@ -61,7 +61,7 @@ MODULES = {
     "first_stage": ("diffusion_index", "methods"),
     "galerkin_basis": ("basis", "solver", "diffusion_index"),
     "generic": ("backends", "affinity", "top_items"),
-    "measures": ("evaluation",),
+    "relevance": ("evaluation",),
     "methods": ("methods", "diffusion_index"),
     "neighbors": ("neighbors",),
     "numpy_backend": ("backends", "affinity"),

@@ -9,7 +9,7 @@ relevant items average the precision at each relevant item; `revisited_protocol`
 under the precision-recall curve by trapezoids, as the publication of that benchmark does.
 """
 
-from hybrid_gpu.evaluation.measures import (
+from hybrid_gpu.evaluation.relevance import (
     agreement,
     mean_average_precision,
     mean_average_precision_of_lists,

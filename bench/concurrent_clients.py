@@ -23,7 +23,7 @@ from common import record, show
 from threadpoolctl import threadpool_limits
 
 import hybrid_gpu as hg
-from hybrid_gpu.lab import datasets
+from hybrid_gpu import datasets
 
 
 def main(

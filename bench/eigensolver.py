@@ -21,8 +21,8 @@ from scipy.sparse.linalg import eigsh
 from space_time import neighbors_of
 
 import hybrid_gpu as hg
+from hybrid_gpu import datasets
 from hybrid_gpu.graph.affinity import largest_component
-from hybrid_gpu.lab import datasets
 
 
 def main(

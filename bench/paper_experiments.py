@@ -16,7 +16,7 @@ from typing import Annotated
 import typer
 from common import record, show
 
-from hybrid_gpu.lab import datasets
+from hybrid_gpu import datasets
 from hybrid_gpu.lab.experiments import Settings, run_experiments
 from hybrid_gpu.lab.figures import sections_of
 

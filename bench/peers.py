@@ -42,9 +42,8 @@ from peer_solvers import CORES, TOP, Problem, Solver, Way, ways
 from scipy.sparse.csgraph import connected_components
 
 import hybrid_gpu as hg
-from hybrid_gpu import evaluation
+from hybrid_gpu import datasets, evaluation
 from hybrid_gpu.index.build import BasisChoice, Settings, state_from_graph
-from hybrid_gpu.lab import datasets
 
 NEIGHBORS = 50
 OBSERVED = 5

@@ -20,8 +20,7 @@ import typer
 from common import record, scores_by_item, show
 
 import hybrid_gpu as hg
-from hybrid_gpu import evaluation
-from hybrid_gpu.lab import datasets
+from hybrid_gpu import datasets, evaluation
 
 # "default" is what a user gets who names no steps: an accuracy for hybrid, steps for the others.
 STEPS: tuple[int | str, ...] = ("default", 1, 2, 3, 5, 10, 20)

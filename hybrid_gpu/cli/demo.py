@@ -11,10 +11,10 @@ from rich.console import Console
 
 from hybrid_gpu.cli.common import Json, check_writable, make_table, print_json, progress_bars
 from hybrid_gpu.cli.pictures import draw_results
+from hybrid_gpu.datasets import Benchmark, benchmark_of, digits, split_queries
 from hybrid_gpu.index.diffusion_index import DiffusionIndex
 from hybrid_gpu.lab import plots
 from hybrid_gpu.lab.comparison import Comparison, Measurement, compare_methods
-from hybrid_gpu.lab.datasets import Benchmark, benchmark_of, digits, split_queries
 from hybrid_gpu.validation import check_count
 
 _DEMO_SEED = 7

@@ -13,6 +13,7 @@ import numpy as np
 import typer
 from rich.console import Console
 
+from hybrid_gpu import datasets
 from hybrid_gpu.cli.common import (
     Device,
     Json,
@@ -22,7 +23,7 @@ from hybrid_gpu.cli.common import (
     refuse_inside_index,
 )
 from hybrid_gpu.cli.pictures import draw_results
-from hybrid_gpu.lab import datasets, plots
+from hybrid_gpu.lab import plots
 from hybrid_gpu.lab.benchmark import Benchmark
 from hybrid_gpu.lab.experiments import Run, base_index, run_experiments
 from hybrid_gpu.lab.figures import introduction_of, sections_of

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hybrid_gpu.datasets
-from hybrid_gpu.lab import datasets
+from hybrid_gpu import datasets
 
 
 def test_public_door_has_every_name():

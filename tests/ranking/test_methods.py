@@ -171,8 +171,7 @@ def test_sparsity_zero_is_hybrid_paper(backend, rng):
 
 
 def test_digits_rank_better_after_diffusion():
-    from hybrid_gpu import evaluation
-    from hybrid_gpu.lab import datasets
+    from hybrid_gpu import datasets, evaluation
 
     split = datasets.split_queries(datasets.digits(), 150, seed=5)
     index = hg.build_index(split.database.descriptors, neighbors=10)

@@ -25,10 +25,10 @@ from typer.testing import CliRunner
 
 import hybrid_gpu as hg
 from hybrid_gpu.cli import app
+from hybrid_gpu.datasets import load_folder
 from hybrid_gpu.files.array_files import array_names, load_array
 from hybrid_gpu.files.ground_truth import load_ground_truth
 from hybrid_gpu.files.idx_files import read_idx
-from hybrid_gpu.lab.datasets import load_folder
 
 try:
     import resource

@@ -115,7 +115,7 @@ def check_kind(value: Any, what: str, kind: type[Any] | tuple[type[Any], ...], a
     """Refuse what is not a record of the library's own."""
     if not isinstance(value, kind):
         kinds = kind if isinstance(kind, tuple) else (kind,)
-        names = " or ".join(one.__name__ for one in kinds)
+        names = " or ".join(kind.__name__ for kind in kinds)
         raise TypeError(f"{what} must be of type {names}; got {shown(value)}. {advice}")
 
 

@@ -124,8 +124,8 @@ class CupyBackend(GenericBackend):
             mutual = back > 0
             rows = cupy.repeat(cupy.arange(n, dtype=cupy.int64), k)[mutual.ravel()]
             columns = ids[mutual]
-            one, other = similarities[mutual], back[mutual]
-            weights = (one.astype(cupy.float64) + other.astype(cupy.float64)) / 2
+            there, returned = similarities[mutual], back[mutual]
+            weights = (there.astype(cupy.float64) + returned.astype(cupy.float64)) / 2
             order = cupy.argsort(rows * n + columns)
             return Edges(rows[order], columns[order], weights[order])
 

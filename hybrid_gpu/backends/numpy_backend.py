@@ -172,9 +172,9 @@ class NumpyBackend(GenericBackend):
         # A tile of rows at a time: what lies between the lists and the edges is larger than both.
         found = []
         for tile in _list_tiles(n, k):
-            forth, other = (one[tile].astype(np.float64) for one in (lists, back))
-            both = forth.astype(bool).multiply(other.astype(bool))
-            mean = scipy.sparse.csr_array((both.multiply(forth) + both.multiply(other)) / 2)
+            forth, returned = (matrix[tile].astype(np.float64) for matrix in (lists, back))
+            both = forth.astype(bool).multiply(returned.astype(bool))
+            mean = scipy.sparse.csr_array((both.multiply(forth) + both.multiply(returned)) / 2)
             mean.sort_indices()
             found.append((np.diff(mean.indptr), mean.indices, mean.data))
         del lists, back

@@ -137,7 +137,7 @@ class _SingleThreadedBlas:
             with self._lock:
                 self._asking.add(threading.get_ident())
                 if not self._before:
-                    self._before = tuple(one.threads() for one in _blas_of_process())
+                    self._before = tuple(library.threads() for library in _blas_of_process())
                     _tell(_blas_of_process(), (1,) * len(self._before))
         except BaseException:
             self._release()
@@ -175,7 +175,7 @@ def single_threaded_blas() -> Iterator[None]:
     setting for the process: products of the user's own are held too while one of ours runs.
     """
     own = _blas_of_thread()
-    before = tuple(one.threads() for one in own)
+    before = tuple(library.threads() for library in own)
     with _held:
         try:
             _tell(own, (1,) * len(before))
@@ -191,19 +191,19 @@ def _tell(libraries: tuple[_Blas, ...], threads: tuple[int, ...]) -> None:
 
 @cache
 def _blas_of_process() -> tuple[_Blas, ...]:
-    return tuple(one for one in _all_blas() if not one.per_thread)
+    return tuple(library for library in _all_blas() if not library.per_thread)
 
 
 @cache
 def _blas_of_thread() -> tuple[_Blas, ...]:
-    return tuple(one for one in _all_blas() if one.per_thread)
+    return tuple(library for library in _all_blas() if library.per_thread)
 
 
 @cache
 def _all_blas() -> tuple[_Blas, ...]:
     """The libraries that are loaded; to look for them takes milliseconds, so once."""
     found = threadpoolctl.ThreadpoolController().select(user_api="blas").lib_controllers
-    return tuple(_blas_of(one) for one in found)
+    return tuple(_blas_of(library) for library in found)
 
 
 def _blas_of(library: Any) -> _Blas:

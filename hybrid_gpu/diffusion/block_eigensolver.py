@@ -267,10 +267,12 @@ def gram_matrix(left: Array, right: Array, dtype: str, backend: Backend) -> Arra
     xp = backend.xp
     total = xp.zeros((left.shape[1], right.shape[1]), dtype=xp.float64, device=backend.device)
     for rows in tiles_of(left.shape[0], _TILE_ROWS):
-        one = xp.astype(left[rows, :], getattr(xp, dtype), copy=False)
+        first = xp.astype(left[rows, :], getattr(xp, dtype), copy=False)
         # The very same operand twice: BLAS then computes one triangle only.
-        other = one if right is left else xp.astype(right[rows, :], getattr(xp, dtype), copy=False)
-        total += xp.astype(xp.matmul(one.T, other), xp.float64)
+        second = (
+            first if right is left else xp.astype(right[rows, :], getattr(xp, dtype), copy=False)
+        )
+        total += xp.astype(xp.matmul(first.T, second), xp.float64)
     return total
 
 

@@ -175,12 +175,12 @@ def graph_from_affinity(
     weights = _in_range(weights, xp)
     forward = xp.argsort(rows * n + columns)
     backward = xp.argsort(columns * n + rows)
-    one, other = xp.take(weights, forward), xp.take(weights, backward)
+    there, back = xp.take(weights, forward), xp.take(weights, backward)
     same_pattern = bool(xp.all(xp.take(rows, forward) == xp.take(columns, backward))) and bool(
         xp.all(xp.take(columns, forward) == xp.take(rows, backward))
     )
     # The slack is the rounding of float32 weights that were computed once in each direction.
-    if not same_pattern or not bool(xp.all(xp.abs(one - other) <= 1e-5 * xp.maximum(one, other))):
+    if not same_pattern or not bool(xp.all(xp.abs(there - back) <= 1e-5 * xp.maximum(there, back))):
         raise ValueError(
             "affinity must be symmetric; entries (i, j) and (j, i) differ. Make it so with "
             "(affinity + affinity.T) / 2, or affinity.minimum(affinity.T) for mutual edges only."
@@ -188,7 +188,7 @@ def graph_from_affinity(
     return _graph_of_edges(
         xp.take(rows, forward),
         xp.take(columns, forward),
-        (one + other) / 2,
+        (there + back) / 2,
         n,
         dtype=check_dtype(dtype),
         backend=device,
@@ -302,9 +302,9 @@ def _graph_of_edges(
 
 def _tell_of_lost_items(count: int, n: int, dtype: str) -> None:
     if count:
-        other = " or dtype='float64'" if dtype == "float32" else ""
+        advice = " or dtype='float64'" if dtype == "float32" else ""
         warnings.warn(
             f"{count} of {n} items are left without an edge: beside the largest weight, theirs are "
-            f"too small for {dtype}. Take a smaller gamma{other}, or weights that differ less.",
+            f"too small for {dtype}. Take a smaller gamma{advice}, or weights that differ less.",
             stacklevel=4,  # the line that asked for a graph
         )

@@ -253,12 +253,11 @@ def _siblings(level: _Level, merges: int, bound: int) -> NDArray[np.int64]:
     The neighbors of a hub know only the hub, whose group is full: left alone, each would be a
     group of its own.
     """
-    one, other = (
-        np.concatenate(ends) for ends in ((level.low, level.high), (level.high, level.low))
-    )
+    sources = np.concatenate((level.low, level.high))
+    targets = np.concatenate((level.high, level.low))
     best = np.full(level.nodes, -1)
     order = np.argsort(np.concatenate((level.weights, level.weights)), kind="stable")
-    best[one[order]] = other[order]  # the heaviest comes last
+    best[sources[order]] = targets[order]  # the heaviest comes last
     half = max(1, bound // 2)
     nodes = np.flatnonzero((best >= 0) & (level.sizes <= half))
     nodes = nodes[np.argsort(best[nodes], kind="stable")]
@@ -279,15 +278,15 @@ def _coarsened(level: _Level, parent: NDArray[np.int64]) -> _Level:
     """The graph of the merged nodes, with parallel edges added up."""
     sizes = np.bincount(parent, weights=level.sizes).astype(np.int64)
     short = parent.astype(np.uint32)
-    one, other = np.take(short, level.low), np.take(short, level.high)
-    apart = one != other
-    one, other = one[apart], other[apart]
+    left, right = np.take(short, level.low), np.take(short, level.high)
+    apart = left != right
+    left, right = left[apart], right[apart]
     # A sort is eight times as fast as an argsort: the weight rides in the bits that the two nodes
     # leave free. It loses digits only, because the exponent comes first.
     width = max(1, (sizes.size - 1).bit_length())
     spare = min(31, 64 - 2 * width)
-    packed = np.minimum(one, other).astype(np.uint64) << np.uint64(width)
-    packed |= np.maximum(one, other)
+    packed = np.minimum(left, right).astype(np.uint64) << np.uint64(width)
+    packed |= np.maximum(left, right)
     packed <<= np.uint64(spare)
     packed |= level.weights[apart].view(np.uint32) >> np.uint32(31 - spare)
     packed.sort()

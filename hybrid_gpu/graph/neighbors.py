@@ -254,6 +254,11 @@ def _through_faiss(
     progress: Progress | None,
     backend: Backend,
 ) -> Neighbors:
+    """Neighbors by an index of FAISS, on the CPU or on the GPU of the backend.
+
+    Raises ``ValueError`` for what FAISS cannot do, and ``MemoryError`` before it would end the
+    process for lack of addresses.
+    """
     import faiss
 
     if _forked_with_faiss:
@@ -301,6 +306,7 @@ def _fill_faiss(index: Any, items: Any, factory: str) -> None:
 def _ask_faiss(
     index: Any, wanted: Any, k: int, skip_itself: bool, progress: Progress | None
 ) -> Neighbors:
+    """The k best of a filled FAISS index for vectors (m, d), some thousand at a time."""
     m = wanted.shape[0]
     ids, similarities = np.empty((m, k), np.int64), np.empty((m, k), np.float32)
     for start in range(0, m, _FAISS_QUERIES):

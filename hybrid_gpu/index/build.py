@@ -248,6 +248,7 @@ def check_room(n: int, d: int, neighbors: int, backend: Backend) -> None:
 
 
 def _aggregates(state: IndexState, choice: BasisChoice, labels: Any) -> Basis:
+    """Groups of items as a basis; made now if there are no labels yet."""
     graph, backend = state.graph, state.backend
     groups: Aggregation | Any = labels
     if groups is None:
@@ -262,6 +263,7 @@ def _aggregates(state: IndexState, choice: BasisChoice, labels: Any) -> Basis:
 
 
 def _eigenvectors(state: IndexState, choice: BasisChoice) -> Basis | None:
+    """The eigenvectors that are asked for, whole or sparse; None if no basis is."""
     graph, backend = state.graph, state.backend
     if choice.basis == "none":
         return None

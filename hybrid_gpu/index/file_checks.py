@@ -54,13 +54,13 @@ def _matrix(*names: str) -> set[str]:
 def check_parameters(parameters: Any, fault: Fault) -> None:
     """Refuse parameters that no index has."""
     try:
-        _check_told(parameters)
+        _check_values_of(parameters)
     except (KeyError, TypeError, ValueError, OverflowError) as wrong:
         reason = f"{wrong} is missing" if isinstance(wrong, KeyError) else str(wrong)
         raise fault(None, f"damaged, its parameters are not those of an index: {reason}") from wrong
 
 
-def _check_told(parameters: Any) -> None:
+def _check_values_of(parameters: Any) -> None:
     check_count(_object(parameters, "parameters")["n"], "n", high=_MOST_ITEMS)
     check_alpha(parameters["alpha"])
     check_positive(parameters["gamma"], "gamma")
@@ -141,6 +141,7 @@ def check_arrays(
 
 
 def _check_lists(checks: _Checks, n: int, floats: tuple[str, ...]) -> None:
+    """Descriptors, k-NN lists and stored columns, each if it is there."""
     arrays = checks.arrays
     if "descriptors" in arrays:
         checks.shape("descriptors", floats, (n, None))
@@ -298,8 +299,8 @@ class _Checks:
         """Dtype and shape; None is any number but 0."""
         array = self.arrays[name]
         fits = len(array.shape) == len(shape) and all(
-            got == told or (told is None and got > 0)
-            for got, told in zip(array.shape, shape, strict=True)
+            got == expected_size or (expected_size is None and got > 0)
+            for got, expected_size in zip(array.shape, shape, strict=True)
         )
         if not fits or array.dtype.str not in dtypes:
             expected = ", ".join("any" if size is None else str(size) for size in shape)

@@ -100,8 +100,8 @@ def unpacked(parts: Packed, backend: Backend) -> IndexState:
         columns = Columns(
             device["column_ids"], device["column_scores"], float(parameters["columns_alpha"])
         )
-    told = parameters.get("basis")
-    basis = None if told is None else _basis({**device, **matrices}, told, graph, backend)
+    facts = parameters.get("basis")
+    basis = None if facts is None else _basis({**device, **matrices}, facts, graph, backend)
     inverse = parts.sections.get(INVERSE)
     if inverse is not None and basis is not None:
         basis.keep_inverse(
@@ -180,20 +180,20 @@ def _matrices(
 
 
 def _basis(
-    parts: Mapping[str, Any], told: Mapping[str, Any], graph: Graph, backend: Backend
+    parts: Mapping[str, Any], facts: Mapping[str, Any], graph: Graph, backend: Backend
 ) -> Basis:
     own = {
         name.removeprefix("basis_"): part
         for name, part in parts.items()
         if name.startswith("basis_")
     }
-    return restored_basis(str(told["kind"]), own, told, graph, backend)
+    return restored_basis(str(facts["kind"]), own, facts, graph, backend)
 
 
-def _grouping(told: Mapping[str, Any] | None, n: int, basis: Basis | None) -> Grouping:
-    if told is None:
+def _grouping(facts: Mapping[str, Any] | None, n: int, basis: Basis | None) -> Grouping:
+    if facts is None:
         # A file of the first version does not tell: groups are taken for those of the library.
         grouped = basis is not None and basis.kind == "aggregates"
         return Grouping(n, share=1.0 if grouped else None)
-    share = None if told["share"] is None else float(told["share"])
-    return Grouping(int(told["items"]), int(told["changed"]), share)
+    share = None if facts["share"] is None else float(facts["share"])
+    return Grouping(int(facts["items"]), int(facts["changed"]), share)

@@ -79,10 +79,10 @@ class Plan:
             f"{'basis MB':>10}{'build s':>9}"
         ]
         lines += [
-            f"{'* ' if one is self.best else '  '}{one.basis:<10}{one.rank:>7}{one.steps:>7}"
-            f"{one.agreement:>11.3f}{one.milliseconds:>10.3f}{one.bytes / 1e6:>10.1f}"
-            f"{one.build_seconds:>9.2f}"
-            for one in self.candidates
+            f"{'* ' if way is self.best else '  '}{way.basis:<10}{way.rank:>7}{way.steps:>7}"
+            f"{way.agreement:>11.3f}{way.milliseconds:>10.3f}{way.bytes / 1e6:>10.1f}"
+            f"{way.build_seconds:>9.2f}"
+            for way in self.candidates
         ]
         verdict = "* the fastest that reaches" if self.best else "nothing reaches"
         return "\n".join([*lines, f"{verdict} {self.target:g}"])
@@ -233,11 +233,11 @@ def plan(
     if progress:
         progress("plan", len(ways), len(ways))
     fitting = [
-        one
-        for one in candidates
-        if one.agreement >= target and (memory is None or one.bytes <= memory)
+        candidate
+        for candidate in candidates
+        if candidate.agreement >= target and (memory is None or candidate.bytes <= memory)
     ]
-    best = min(fitting, key=lambda one: one.milliseconds, default=None)
+    best = min(fitting, key=lambda candidate: candidate.milliseconds, default=None)
     return Plan(tuple(candidates), best, target)
 
 

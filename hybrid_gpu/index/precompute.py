@@ -125,6 +125,7 @@ class _Store(Protocol):
 
 @contextmanager
 def _opened(state: IndexState, keep: int, rtol: float, folder: Path | None) -> Iterator[_Store]:
+    """Where rows are put: in memory, or in a folder that is owned until the work is done."""
     shape, dtypes = (state.n, keep), (np.dtype(np.int32), np.dtype(state.dtype))
     if folder is None:
         yield _Memory(np.empty(shape, dtypes[0]), np.empty(shape, dtypes[1]))
@@ -200,13 +201,13 @@ class _Files:
         self._folder, self._state, self._files = folder, state, files
         self._sums: list[int] = state["checksums"]
         self._heads = [read_head(file, path) for file, path in zip(files, paths, strict=True)]
-        for path, file, head, dtype, told in zip(
+        for path, file, head, dtype, expected in zip(
             paths, files, self._heads, dtypes, self._sums, strict=True
         ):
             if (head.dtype, head.shape) != (dtype.str, shape):
                 raise _damaged(path, f"{head.dtype} of shape {head.shape}, not {dtype.str} {shape}")
             stop = head.offset + self.done * shape[1] * dtype.itemsize
-            if file_checksum(file, path, head.offset, stop) != f"{told:08x}":
+            if file_checksum(file, path, head.offset, stop) != f"{expected:08x}":
                 raise _damaged(path, "the checksum of the rows that are done does not match")
 
     def put(self, ids: HostArray, scores: HostArray) -> None:
@@ -266,12 +267,13 @@ def _named_files(folder: Path) -> frozenset[str]:
 
 
 def _read_state(folder: Path) -> dict[str, Any]:
+    """What ``progress.json`` says, if its checksum and its numbers are right."""
     path = folder / _STATE
     state = read_json(path)
-    told = state.pop("checksum", None)
+    expected = state.pop("checksum", None)
     if state.get("format") != _FORMAT:
         raise IndexFileError(f"{path}: not a state of this library. Nothing was changed.")
-    if told != checksum(json.dumps(state, sort_keys=True).encode()):
+    if expected != checksum(json.dumps(state, sort_keys=True).encode()):
         raise _damaged(path, "its checksum does not match")
     sums = state.get("checksums")
     counts = [state.get("n"), state.get("done"), *(sums if isinstance(sums, list) else [])]

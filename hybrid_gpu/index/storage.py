@@ -80,6 +80,8 @@ def save_state(state: IndexState, path: str | os.PathLike[str]) -> None:
 
 
 def _write(parts: Packed, folder: Path, mark: str) -> None:
+    """Write all arrays under names with a mark, then the header that makes them the index."""
+
     def written(arrays: Mapping[str, HostArray], prefix: str = "") -> dict[str, Any]:
         entries = {}
         for name, array in arrays.items():
@@ -188,6 +190,7 @@ def _entries(header: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
 
 
 def _read_header(folder: Path) -> dict[str, Any]:
+    """The header of an index, after every check that needs no array."""
     path = folder / HEADER
     if not is_folder(folder):
         raise IndexFileError(f"{folder}: no such index.")

@@ -383,7 +383,7 @@ def test_index_of_an_earlier_version_gives_the_answers_of_a_new_one(name, versio
     fresh = hg.build_index(vectors, neighbors=5, dtype="float64", backend="numpy")
     queries = clustered_vectors(np.random.default_rng(79), n=3, d=4)
     for verify in (True, False):
-        old = hg.load_index(folder, verify=verify)
+        old = hg.load_index(folder, verify=verify, backend="numpy")
         one, other = (each.search(queries, k=9, rtol=1e-11) for each in (old, fresh))
         np.testing.assert_allclose(one.scores, other.scores, atol=1e-9)
         np.testing.assert_array_equal(one.ids, other.ids)

@@ -218,9 +218,9 @@ def plan(
         index = index_of_graph(index, seed=seed, backend=backend)
     k = check_count(k, "k", high=index.n)
     count = min(check_count(queries, "queries"), index.n)
-    sample = np.random.default_rng(seed).choice(index.n, count, replace=False)
+    items = np.random.default_rng(seed).choice(index.n, count, replace=False)
     bare = DiffusionIndex(replace(index.state, basis=None, columns=None))
-    exact = _exact(bare, sample, k)
+    sample = _Sample(items, _exact(bare, items, k), k)
     ways = list(_ways(index, eigenvectors))
     candidates = []
     for number, (basis, rank) in enumerate(ways):
@@ -229,7 +229,7 @@ def plan(
         start = time.perf_counter()
         tried = with_basis(bare, basis, rank=rank, seed=seed)
         seconds = time.perf_counter() - start
-        candidates.append(_measured(tried, basis, seconds, sample, exact, k, target))
+        candidates.append(_measured(tried, basis, seconds, sample, target))
     if progress:
         progress("plan", len(ways), len(ways))
     fitting = [
@@ -239,6 +239,15 @@ def plan(
     ]
     best = min(fitting, key=lambda candidate: candidate.milliseconds, default=None)
     return Plan(tuple(candidates), best, target)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Sample:
+    """Items that serve as queries, and the ids (m, k) of their exact results."""
+
+    items: HostArray
+    exact: HostArray
+    k: int
 
 
 def _ways(index: DiffusionIndex, eigenvectors: Sequence[int]) -> Iterator[tuple[str, int | None]]:
@@ -252,41 +261,35 @@ def _ways(index: DiffusionIndex, eigenvectors: Sequence[int]) -> Iterator[tuple[
 
 
 def _measured(
-    index: DiffusionIndex,
-    basis: str,
-    build_seconds: float,
-    sample: HostArray,
-    exact: HostArray,
-    k: int,
-    target: float,
+    index: DiffusionIndex, basis: str, build_seconds: float, sample: _Sample, target: float
 ) -> Candidate:
     """The fewest steps that reach the target, or the most that were tried."""
     for steps in _STEPS:
-        ranking = _ranked(index, sample, k, steps)
-        found = agreement(ranking.ids, exact)
-        if found >= target:
+        ranking = _ranked(index, sample, steps)
+        reached = agreement(ranking.ids, sample.exact)
+        if reached >= target:
             break
     # Timed apart, warm.
-    ranking = _ranked(index, sample, k, steps)
+    ranking = _ranked(index, sample, steps)
     seconds = ranking.report.seconds["solve"] + ranking.report.seconds["rank"]
     return Candidate(
         basis=basis,
         rank=0 if index.state.basis is None else index.state.basis.rank,
         steps=steps,
-        agreement=found,
-        milliseconds=1e3 * seconds / sample.size,
+        agreement=reached,
+        milliseconds=1e3 * seconds / sample.items.size,
         bytes=index.memory["basis"],
         build_seconds=build_seconds,
     )
 
 
-def _ranked(index: DiffusionIndex, sample: HostArray, k: int, steps: int) -> Ranking:
-    return index.search_items(sample, k=k, method="hybrid", steps=steps)
+def _ranked(index: DiffusionIndex, sample: _Sample, steps: int) -> Ranking:
+    return index.search_items(sample.items, k=sample.k, method="hybrid", steps=steps)
 
 
-def _exact(index: DiffusionIndex, sample: HostArray, k: int) -> HostArray:
+def _exact(index: DiffusionIndex, items: HostArray, k: int) -> HostArray:
     try:
-        return np.asarray(index.search_items(sample, k=k, method="temporal", rtol=1e-5).ids)
+        return np.asarray(index.search_items(items, k=k, method="temporal", rtol=1e-5).ids)
     except ConvergenceError as missed:
         # Rounding in float32 may stop just above: far below what moves an item in a ranking.
         return np.asarray(missed.result.ids)

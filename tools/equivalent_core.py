@@ -7,26 +7,80 @@ the function moves to. ``python tools/mutate_core.py --all`` finds entries that 
 SPEED = "speed only: the same sums, on other threads or in other pieces"
 
 EQUIVALENT: dict[str, str] = {
+    # affinity
+    "Graph.n: return self.adjacency.shape[0] -> return self.adjacency.shape[1]": (
+        "the matrix is square"
+    ),
+    'graph_from_affinity: if not name.startswith(("float", "int", "uint", "bool")) or name =='
+    ' "float16": -> if (not name.startswith(("float", "int", "uint", "bool"))):': (
+        "SciPy has no sparse matrix of float16"
+    ),
+    "graph_from_affinity: if not same_pattern or not bool(xp.all(xp.abs(there - back) <= 1e-5"
+    " * xp.maximum(there, back))): -> if not same_pattern or not bool(xp.all((there - back) "
+    "<= 1e-5 * xp.maximum(there, back))):": (
+        "each pair is compared both ways, to a slack that is a choice"
+    ),
+    "graph_from_affinity: if not same_pattern or not bool(xp.all(xp.abs(there - back) <= 1e-5"
+    " * xp.maximum(there, back))): -> if not same_pattern or not bool(xp.all(xp.abs(there - "
+    "back) < 1e-5 * xp.maximum(there, back))):": (
+        "each pair is compared both ways, to a slack that is a choice"
+    ),
+    "graph_from_affinity: if not same_pattern or not bool(xp.all(xp.abs(there - back) <= 1e-5"
+    " * xp.maximum(there, back))): -> if not same_pattern or not bool(xp.all(xp.abs(there - "
+    "back) <= 1e-5 * xp.minimum(there, back))):": (
+        "each pair is compared both ways, to a slack that is a choice"
+    ),
+    "graph_from_affinity: n = int(affinity.shape[0]) -> n = int(affinity.shape[1])": (
+        "the matrix is square"
+    ),
+    "graph_from_affinity: same_pattern = bool(xp.all(xp.take(rows, forward) == "
+    "xp.take(columns, backward))) and bool( -> same_pattern = bool(xp.any(xp.take(rows, "
+    "forward) == xp.take(columns, backward))) and bool(": ("equal columns imply equal rows"),
+    "graph_from_affinity: same_pattern = bool(xp.all(xp.take(rows, forward) == "
+    "xp.take(columns, backward))) and bool( xp.all(xp.take(columns, forward) == xp.take(rows,"
+    " backward)) ) -> same_pattern = (bool( xp.all(xp.take(columns, forward) == xp.take(rows,"
+    " backward)) ))": ("equal columns imply equal rows"),
+    'numbering_of: order = backend.asarray(order, "int64") -> pass': (
+        "of the host already; the strict backend notices"
+    ),
+    "reciprocal_graph: xp.astype(neighbors.ids, xp.int64, copy=False), neighbors.similarities"
+    " -> xp.astype(neighbors.ids, xp.int64, copy=True), neighbors.similarities": ("one copy more"),
+    # aggregate_basis
+    "_added_up: rows, columns = np.divmod(names[first], max(count, 1)) -> rows, columns = "
+    "np.divmod(names[first], max(count, 0))": ("without groups there is nothing to divide"),
+    "_couplings_of_groups: count = int(labels.max(initial=-1)) + 1 -> count = "
+    "int(labels.max(initial=-0)) + 1": ("without groups there is no entry to name"),
+    "_couplings_of_groups: groups, others, strengths = _added_up(labels[rows], columns, "
+    "weights[rows] * values, count) -> groups, others, strengths = _added_up(columns, "
+    "labels[rows], weights[rows] * values, count)": ("the matrix is symmetric"),
+    "_side_by_side: inside, count = np.flatnonzero(labels >= 0), int(labels.max(initial=-1)) "
+    "+ 1 -> inside, count = np.flatnonzero(labels >= 0), int(labels.max(initial=-0)) + 1": (
+        "without groups there is no entry"
+    ),
+    "aggregate_basis: count = int(labels.max(initial=-1)) + 1 -> count = "
+    "int(labels.max(initial=-0)) + 1": ("without groups, one number too many names nobody"),
+    "aggregate_basis: count = int(labels.max(initial=-1)) + 1 -> count = "
+    "int(labels.max(initial=1)) + 1": ("without groups, one number too many names nobody"),
     # aggregation
-    "_attach: chosen = np.flatnonzero((priority == best[loose]) & (priority > 0)) -> "
-    "chosen = np.flatnonzero((priority == best[loose]) & (priority > 1))": (
+    "_attach: chosen = np.flatnonzero((priority == best[loose]) & (priority > 0)) -> chosen ="
+    " np.flatnonzero((priority == best[loose]) & (priority > 1))": (
         "what does not fit is left out below as well, and comes last"
     ),
-    "_attach: chosen = np.flatnonzero((priority == best[loose]) & (priority > 0)) -> "
-    "chosen = np.flatnonzero((priority == best[loose]) & (priority >= 0))": (
+    "_attach: chosen = np.flatnonzero((priority == best[loose]) & (priority > 0)) -> chosen ="
+    " np.flatnonzero((priority == best[loose]) & (priority >= 0))": (
         "what does not fit is left out below as well, and comes last"
     ),
     "_attach: if merges <= 0: -> if merges < 0:": (
         "nothing is taken where nothing is left to merge"
     ),
-    "_attach: priority[level.sizes[loose] > room[pair]] = 0 -> priority[level.sizes[loose] "
-    "> room[pair]] = 1": ("what does not fit is left out below as well, and comes last"),
-    "_coarsened: width = max(1, (sizes.size - 1).bit_length()) -> width = max(0, "
-    "(sizes.size - 1).bit_length())": ("a single node has no edge"),
-    "_coarsened: width = max(1, (sizes.size - 1).bit_length()) -> width = max(1, "
-    "(sizes.size + 1).bit_length())": ("a bit more than needed, at powers of two"),
-    "_coarsened: width = max(1, (sizes.size - 1).bit_length()) -> width = max(1, "
-    "(sizes.size - 0).bit_length())": ("a bit more than needed, at powers of two"),
+    "_attach: priority[level.sizes[loose] > room[pair]] = 0 -> priority[level.sizes[loose] > "
+    "room[pair]] = 1": ("what does not fit is left out below as well, and comes last"),
+    "_coarsened: width = max(1, (sizes.size - 1).bit_length()) -> width = max(0, (sizes.size "
+    "- 1).bit_length())": ("a single node has no edge"),
+    "_coarsened: width = max(1, (sizes.size - 1).bit_length()) -> width = max(1, (sizes.size "
+    "+ 1).bit_length())": ("a bit more than needed, at powers of two"),
+    "_coarsened: width = max(1, (sizes.size - 1).bit_length()) -> width = max(1, (sizes.size "
+    "- 0).bit_length())": ("a bit more than needed, at powers of two"),
     "_from_tree: place = np.arange(int(parents[-1].max(initial=-1)) + 1) -> place = "
     "np.arange(int(parents[-0].max(initial=-1)) + 1)": (
         "more places than nodes: their order is the same"
@@ -43,244 +97,11 @@ EQUIVALENT: dict[str, str] = {
         "the same positions in another order"
     ),
     "_matched: rounds = 0 -> rounds = 1": ("a choice: one round fewer by weight"),
-    # basis
-    "EigenBasis._tiles: return [(start, min(start + _TILE, n)) for start in range(0, n, "
-    "_TILE)] -> return [(start, max(start + _TILE, n)) for start in range(0, n, _TILE)]": (
-        "a slice ends at the last row anyway"
+    # block_eigensolver
+    "_next_filter: return _NextFilter(_FIRST_CUT, _FIRST_DEGREE, 0) -> return "
+    "_NextFilter(_FIRST_CUT, _FIRST_DEGREE, 1)": (
+        "what rounding leaves of too few columns is filtered in the next round"
     ),
-    "GalerkinBasis._inverse: kept = values > values[-1] * epsilon * values.size -> kept = "
-    "values >= values[-1] * epsilon * values.size": ("no eigenvalue is exactly at the limit"),
-    "GalerkinBasis.memory: inverse = self.coupling.shape[0] ** 2 * item_bytes(self.alone) "
-    "-> inverse = self.coupling.shape[1] ** 2 * item_bytes(self.alone)": ("the matrix is square"),
-    "_added_up: rows, columns = np.divmod(names[first], max(count, 1)) -> rows, columns = "
-    "np.divmod(names[first], max(count, 0))": ("without groups there is nothing to divide"),
-    "_both_ways: turned = xp.argsort(columns * shape[0] + rows) -> turned = "
-    "xp.argsort(columns * shape[0] - rows)": (
-        "the order inside a row does not matter to a product"
-    ),
-    "_couplings_of_groups: count = int(labels.max(initial=-1)) + 1 -> count = "
-    "int(labels.max(initial=-0)) + 1": ("without groups there is no entry to name"),
-    "_couplings_of_groups: groups, others, strengths = _added_up(labels[rows], columns, "
-    "weights[rows] * values, count) -> groups, others, strengths = _added_up(columns, "
-    "labels[rows], weights[rows] * values, count)": ("the matrix is symmetric"),
-    "_side_by_side: inside, count = np.flatnonzero(labels >= 0), "
-    "int(labels.max(initial=-1)) + 1 -> inside, count = np.flatnonzero(labels >= 0), "
-    "int(labels.max(initial=-0)) + 1": ("without groups there is no entry"),
-    "aggregate_basis: count = int(labels.max(initial=-1)) + 1 -> count = "
-    "int(labels.max(initial=-0)) + 1": ("without groups, one number too many names nobody"),
-    "aggregate_basis: count = int(labels.max(initial=-1)) + 1 -> count = "
-    "int(labels.max(initial=1)) + 1": ("without groups, one number too many names nobody"),
-    "eigen_basis: scales = xp.where(largest > 0, largest, xp.ones_like(largest)) / 127 -> "
-    "scales = xp.where(largest > 0, largest, xp.zeros_like(largest)) / 127": (
-        "no eigenvector is zero"
-    ),
-    "given_basis: order = device.xp.argsort(rows * vectors.shape[1] + columns) -> order = "
-    "device.xp.argsort(rows * vectors.shape[0] + columns)": (
-        "any factor above the number of columns sorts alike"
-    ),
-    "sparse_eigen_basis: data, rows, columns = xp.take(flat, kept), kept // max(r, 1), "
-    "kept % max(r, 1) -> data, rows, columns = xp.take(flat, kept), kept // max(r, 0), "
-    "kept % max(r, 1)": ("without vectors there is nothing to divide"),
-    "sparse_eigen_basis: data, rows, columns = xp.take(flat, kept), kept // max(r, 1), "
-    "kept % max(r, 1) -> data, rows, columns = xp.take(flat, kept), kept // max(r, 1), "
-    "kept % max(r, 0)": ("without vectors there is nothing to divide"),
-    "sparse_eigen_basis: kept = xp.sort(device.top_k(xp.abs(flat)[None, :], count).ids[0, "
-    ":]) if r else flat[:0] -> kept = xp.sort(device.top_k(xp.abs(flat)[None, :], "
-    "count).ids[0, :]) if r else flat[:1]": ("without vectors there is no entry to take"),
-    # building
-    "_given: values = basis if isinstance(basis, np.ndarray) else "
-    "backend.to_numpy(backend.asarray(basis)) -> values = basis if not (isinstance(basis, "
-    "np.ndarray)) else backend.to_numpy(backend.asarray(basis))": (
-        "on the host, both are the same array"
-    ),
-    "build_index_from_neighbors: _check_settings(basis, precision, tolerance, sparsity, n) -> "
-    "pass": ("with_basis checks them again, only later"),
-    # evaluation
-    "_ranking: ranking = ranking.astype(np.int64, copy=False) -> ranking = "
-    "ranking.astype(np.int64, copy=True)": ("one copy more"),
-    # expansion
-    "augment_database: dtype = check_dtype(dtype) -> pass": ("what it calls refuses it as well"),
-    "expanded: rows = xp.reshape(xp.where(ids < 0, xp.zeros_like(ids), ids), (-1,)) -> "
-    "rows = xp.reshape(xp.where(ids < 0, xp.ones_like(ids), ids), (-1,))": (
-        "their weight is 0, whichever item stands in"
-    ),
-    # filters
-    "expand: fine = np.flatnonzero(tails <= tolerance) -> fine = np.flatnonzero(tails < "
-    "tolerance)": ("no tail is exactly the tolerance"),
-    "expand: settled = np.abs(series[-size // 4 :]).max() <= 1e-14 * "
-    "max(np.abs(series).max(), 1e-300) -> settled = np.abs(series[-size // 4 :]).max() <= "
-    "1e-14 * max(np.abs(series).max(), 1e-299)": (
-        "the function that is zero everywhere is settled either way"
-    ),
-    "expand: settled = np.abs(series[-size // 4 :]).max() <= 1e-14 * "
-    "max(np.abs(series).max(), 1e-300) -> settled = np.abs(series[-size // 4 :]).max() <= "
-    "1e-14 * min(np.abs(series).max(), 1e-300)": ("more points than needed"),
-    # generic
-    "GenericBackend.laplacian_step: return Product(values=values, "
-    "curvature=self.column_dots(direction, values)) -> return Product(values=values, "
-    "curvature=self.column_dots(values, direction))": ("a dot product"),
-    "GenericBackend.mutual_edges: order = xp.argsort(ids, axis=1, stable=True) -> order = "
-    "xp.argsort(ids, axis=1, stable=False)": ("NumPy sorts short lists by a stable method"),
-    "GenericBackend.mutual_edges: repeated = self._same_as_before(rows * (n + 1) + "
-    "columns) -> repeated = self._same_as_before(rows * (n + 0) + columns)": (
-        "takes padding for a repetition, and both are left out"
-    ),
-    "GenericBackend.mutual_edges: repeated = self._same_as_before(rows * (n + 1) + "
-    "columns) -> repeated = self._same_as_before(rows * (n + 1) - columns)": (
-        "names that differ as well"
-    ),
-    "GenericBackend.top_k: return TopK(scores=xp.take_along_axis(scores, ids, axis=-1), "
-    "ids=ids) -> return TopK(scores=xp.take_along_axis(scores, ids, axis=1), ids=ids)": (
-        "of two axes, 1 is the last"
-    ),
-    # graph
-    "Graph.n: return self.adjacency.shape[0] -> return self.adjacency.shape[1]": (
-        "the matrix is square"
-    ),
-    'arranged: order = backend.asarray(order, "int64") -> pass': (
-        "of the host already; the strict backend notices"
-    ),
-    "csr_from_sorted: small = max(shape[0], shape[1], data.shape[0]) < 2**31 -> small = "
-    "max(shape[1], shape[1], data.shape[0]) < 2**31": (
-        "2**31 rows take 16 GB: too much for a test"
-    ),
-    'graph_from_affinity: if not name.startswith(("float", "int", "uint", "bool")) or name '
-    '== "float16": -> if (not name.startswith(("float", "int", "uint", "bool"))):': (
-        "SciPy has no sparse matrix of float16"
-    ),
-    "graph_from_affinity: if not same_pattern or not bool(xp.all(xp.abs(one - other) <= "
-    "1e-5 * xp.maximum(one, other))): -> if not same_pattern or not bool(xp.all((one - "
-    "other) <= 1e-5 * xp.maximum(one, other))):": (
-        "each pair is compared both ways, to a slack that is a choice"
-    ),
-    "graph_from_affinity: if not same_pattern or not bool(xp.all(xp.abs(one - other) <= "
-    "1e-5 * xp.maximum(one, other))): -> if not same_pattern or not bool(xp.all(xp.abs(one "
-    "- other) < 1e-5 * xp.maximum(one, other))):": (
-        "each pair is compared both ways, to a slack that is a choice"
-    ),
-    "graph_from_affinity: if not same_pattern or not bool(xp.all(xp.abs(one - other) <= "
-    "1e-5 * xp.maximum(one, other))): -> if not same_pattern or not bool(xp.all(xp.abs(one "
-    "- other) <= 1e-5 * xp.minimum(one, other))):": (
-        "each pair is compared both ways, to a slack that is a choice"
-    ),
-    "graph_from_affinity: n = int(affinity.shape[0]) -> n = int(affinity.shape[1])": (
-        "the matrix is square"
-    ),
-    "graph_from_affinity: same_pattern = bool(xp.all(xp.take(rows, forward) == "
-    "xp.take(columns, backward))) and bool( -> same_pattern = bool(xp.any(xp.take(rows, "
-    "forward) == xp.take(columns, backward))) and bool(": ("equal columns imply equal rows"),
-    "graph_from_affinity: same_pattern = bool(xp.all(xp.take(rows, forward) == "
-    "xp.take(columns, backward))) and bool( xp.all(xp.take(columns, forward) == "
-    "xp.take(rows, backward)) ) -> same_pattern = (bool( xp.all(xp.take(columns, forward) "
-    "== xp.take(rows, backward)) ))": ("equal columns imply equal rows"),
-    "reciprocal_graph: xp.astype(neighbors.ids, xp.int64, copy=False), "
-    "neighbors.similarities -> xp.astype(neighbors.ids, xp.int64, copy=True), "
-    "neighbors.similarities": ("one copy more"),
-    # neighbors
-    '_through_faiss: if gpu is not None and hasattr(faiss, "StandardGpuResources"): -> if '
-    '(gpu is not None) or (hasattr(faiss, "StandardGpuResources")):': (
-        "a FAISS for GPUs is needed to tell"
-    ),
-    '_through_faiss: if gpu is not None and hasattr(faiss, "StandardGpuResources"): -> if '
-    'gpu is None and hasattr(faiss, "StandardGpuResources"):': (
-        "a FAISS for GPUs is needed to tell"
-    ),
-    # numpy_backend
-    "NumpyBackend.cg_direction: _for_each(turn, tiles, parallel=len(tiles) > 1) -> "
-    "_for_each(turn, tiles, parallel=len(tiles) > 0)": SPEED,
-    "NumpyBackend.cg_direction: ratio = ratio.astype(direction.dtype) -> pass": (
-        "rounded after the product in the place of before it"
-    ),
-    "NumpyBackend.cg_update: _for_each(update, range(len(tiles)), parallel=len(tiles) > 1) "
-    "-> _for_each(update, range(len(tiles)), parallel=len(tiles) > 0)": SPEED,
-    "NumpyBackend.connected_components: labels = "
-    "scipy.sparse.csgraph.connected_components(whole, directed=False)[1] -> labels = "
-    "scipy.sparse.csgraph.connected_components(whole, directed=True)[1]": (
-        "a symmetric matrix: its strong and weak components are the same"
-    ),
-    "NumpyBackend.csr: data, indices, indptr, shape, blocks, cut(tiles) if tiles > "
-    "len(blocks) else blocks -> data, indices, indptr, shape, blocks, cut(tiles) if tiles "
-    ">= len(blocks) else blocks": SPEED,
-    "NumpyBackend.laplacian_step: _for_each(step, range(len(parts)), "
-    "parallel=matrix.data.size * m > _WORTH_THREADS) -> _for_each(step, range(len(parts)), "
-    "parallel=matrix.data.size / m > _WORTH_THREADS)": SPEED,
-    "NumpyBackend.laplacian_step: direction = np.ascontiguousarray(direction) -> pass": (
-        "SciPy makes the copy itself"
-    ),
-    "NumpyBackend.mutual_edges: mean.sort_indices() -> pass": (
-        "SciPy's product of sorted matrices is sorted, as it happens"
-    ),
-    "NumpyBackend.spmm: dense = np.ascontiguousarray(dense) -> pass": (
-        "SciPy makes the copy itself"
-    ),
-    "NumpyBackend.spmm: parallel = matrix.data.size * dense.shape[1] > _WORTH_THREADS -> "
-    "parallel = matrix.data.size * dense.shape[1] <= _WORTH_THREADS": SPEED,
-    "NumpyBackend.spmm: parallel = matrix.data.size * dense.shape[1] > _WORTH_THREADS -> "
-    "parallel = matrix.data.size * dense.shape[1] >= _WORTH_THREADS": SPEED,
-    "NumpyBackend.spmm: parallel = matrix.data.size * dense.shape[1] > _WORTH_THREADS -> "
-    "parallel = matrix.data.size / dense.shape[1] > _WORTH_THREADS": SPEED,
-    "NumpyBackend.subtract_spmm: dense = np.ascontiguousarray(dense) -> pass": (
-        "SciPy makes the copy itself"
-    ),
-    "NumpyBackend.subtract_spmm: parallel = matrix.data.size * m > _WORTH_THREADS -> "
-    "parallel = matrix.data.size / m > _WORTH_THREADS": SPEED,
-    "NumpyBackend.top_k: _for_each(select, chunks, parallel=m * n > _WORTH_THREADS) -> "
-    "_for_each(select, chunks, parallel=m * n >= _WORTH_THREADS)": SPEED,
-    "_balanced_bounds: return (0, *sorted({row for row in inner if 0 < row < rows}), rows) "
-    "-> return (0, *sorted({row for row in inner if 1 < row < rows}), rows)": SPEED,
-    "_balanced_bounds: wanted = np.linspace(0, int(indptr[-1]), parts + 1)[1:-1] -> wanted "
-    "= np.linspace(0, int(indptr[-1]), parts + 1)[0:-1]": SPEED,
-    "_dots: if together < 2: -> if together <= 2:": SPEED,
-    "_dots: together = _ROW_ENTRIES // max(m, 1) if m > 1 else 1 -> together = "
-    "_ROW_ENTRIES * max(m, 1) if m > 1 else 1": SPEED,
-    "_dots: together = _ROW_ENTRIES // max(m, 1) if m > 1 else 1 -> together = "
-    "_ROW_ENTRIES // max(m, 1) if m <= 1 else 1": SPEED,
-    "_dots: together = _ROW_ENTRIES // max(m, 1) if m > 1 else 1 -> together = "
-    "_ROW_ENTRIES // max(m, 1) if m > 0 else 1": SPEED,
-    "_dots: together = _ROW_ENTRIES // max(m, 1) if m > 1 else 1 -> together = "
-    "_ROW_ENTRIES // min(m, 1) if m > 1 else 1": SPEED,
-    "_for_each: if parallel and thread_count() > 1: -> if (parallel) or (thread_count() > "
-    "1):": SPEED,
-    "_for_each: if parallel and thread_count() > 1: -> if parallel and thread_count() >= 1:": SPEED,
-    "_row_tiles: if array.size <= _WORTH_THREADS: -> if array.size < _WORTH_THREADS:": SPEED,
-    "thread_count: return os.cpu_count() or 1 -> return (os.cpu_count())": (
-        "macOS and Windows only"
-    ),
-    "thread_count: return os.cpu_count() or 1 -> return (os.cpu_count()) and (1)": (
-        "macOS and Windows only"
-    ),
-    # spectrum
-    "_block_iteration: plan = _Plan(_FIRST_CUT, _FIRST_DEGREE, settled=columns.shape[1]) "
-    "-> plan = _Plan(_FIRST_CUT, _FIRST_DEGREE, settled=columns.shape[0])": (
-        "more than all columns is all of them"
-    ),
-    "_block_iteration: values, converged = np.zeros(0), 0 -> values, converged = np.zeros(0), 1": (
-        "overwritten in the first round"
-    ),
-    "_block_iteration: values, converged = np.zeros(0), 0 -> values, converged = np.zeros(1), 0": (
-        "overwritten in the first round"
-    ),
-    "_block_iteration: width = min(operator.size, rank + max(16, int(_GUARD * rank))) -> "
-    "width = min(operator.size, rank + max(16, int(_GUARD / rank)))": (
-        "a choice: fewer columns beyond the rank"
-    ),
-    "_filtered: before = xp.asarray(columns[:, tile], copy=True) -> before = "
-    "xp.asarray(columns[:, tile], copy=False)": ("one copy fewer: nothing writes into it"),
-    "_filtered: for tile in _tiles(columns.shape[1], _TILE_COLUMNS): -> for tile in "
-    "_tiles(columns.shape[0], _TILE_COLUMNS):": ("empty tiles behind the last"),
-    "_filtered: tiles.append(now / xp.sqrt(xp.sum(now * now, axis=0))) -> tiles.append(now "
-    "/ (xp.sum(now * now, axis=0)))": ("the length of a column does not matter"),
-    "_plan: return _Plan(_FIRST_CUT, _FIRST_DEGREE, 0) -> return _Plan(_FIRST_CUT, "
-    "_FIRST_DEGREE, 1)": ("what rounding leaves of too few columns is filtered in the next round"),
-    "_probe: cut = smallest - 0.02 * (1 + smallest) -> cut = smallest - 0.2 * (1 + smallest)": (
-        "a choice: how far the filter begins below the smallest value"
-    ),
-    "_probe: degree = int(min(max(math.log(_PROBE_GAIN) / _growth(1.0, cut), 2), "
-    "_PROBE_DEGREE)) -> degree = int(max(max(math.log(_PROBE_GAIN) / _growth(1.0, cut), "
-    "2), _PROBE_DEGREE))": ("a choice: a longer filter"),
-    "_probe: degree = int(min(max(math.log(_PROBE_GAIN) / _growth(1.0, cut), 2), "
-    "_PROBE_DEGREE)) -> degree = int(min(max(math.log(_PROBE_GAIN) / _growth(1.0, cut), "
-    "1), _PROBE_DEGREE))": ("a choice: the shortest filter"),
     "_random_columns: random = rng.standard_normal((n, width - present)) / math.sqrt(n) -> "
     "random = rng.standard_normal((n, width - present)) * math.sqrt(n)": (
         "the filter brings columns to unit length"
@@ -291,22 +112,189 @@ EQUIVALENT: dict[str, str] = {
     "_well_conditioned: whitening = xp.eye(columns.shape[1], dtype=xp.float64, "
     "device=backend.device) -> whitening = xp.eye(columns.shape[0], dtype=xp.float64, "
     "device=backend.device)": ("overwritten: four rounds in a row are never needed"),
-    # merged lists, updates, searching, precompute
-    "NumpyBackend.mutual_edges: counts, columns, weights = (np.concatenate(part) for part in "
-    "zip(*parts, strict=True)) -> counts, columns, weights = (np.concatenate(part) for part in "
-    "zip(*parts, strict=False))": "every part has three arrays",
-    "_eigenpairs: nothing = np.zeros(0) -> nothing = np.zeros(1)": (
-        "nobody looks at the certificate of what an iteration starts with"
+    "block_eigenpairs: following = _NextFilter(_FIRST_CUT, _FIRST_DEGREE, "
+    "settled=columns.shape[1]) -> following = _NextFilter(_FIRST_CUT, _FIRST_DEGREE, "
+    "settled=columns.shape[0])": ("more than all columns is all of them"),
+    "block_eigenpairs: values, converged = np.zeros(0), 0 -> values, converged = np.zeros(0), 1": (
+        "overwritten in the first round"
     ),
+    "block_eigenpairs: values, converged = np.zeros(0), 0 -> values, converged = np.zeros(1), 0": (
+        "overwritten in the first round"
+    ),
+    "block_eigenpairs: width = min(operator.size, rank + max(16, int(_GUARD * rank))) -> "
+    "width = min(operator.size, rank + max(16, int(_GUARD / rank)))": (
+        "a choice: fewer columns beyond the rank"
+    ),
+    "filtered: before = xp.asarray(columns[:, tile], copy=True) -> before = "
+    "xp.asarray(columns[:, tile], copy=False)": ("one copy fewer: nothing writes into it"),
+    "filtered: for tile in tiles_of(columns.shape[1], TILE_COLUMNS): -> for tile in "
+    "tiles_of(columns.shape[0], TILE_COLUMNS):": ("empty tiles behind the last"),
+    "filtered: tiles.append(now / xp.sqrt(xp.sum(now * now, axis=0))) -> tiles.append(now / "
+    "(xp.sum(now * now, axis=0)))": ("the length of a column does not matter"),
+    # build
+    "_given: values = basis if isinstance(basis, np.ndarray) else "
+    "backend.to_numpy(backend.asarray(basis)) -> values = basis if not (isinstance(basis, "
+    "np.ndarray)) else backend.to_numpy(backend.asarray(basis))": (
+        "on the host, both are the same array"
+    ),
+    # conjugate_gradients
+    "Descent.run: if count <= _NARROWED_TO * walk.numbers.shape[0]: -> if count > "
+    "_NARROWED_TO * walk.numbers.shape[0]:": (
+        "speed only: which columns go on without the others; each takes the same steps"
+    ),
+    # csr
+    "csr_from_sorted: small = max(shape[0], shape[1], data.shape[0]) < 2**31 -> small = "
+    "max(shape[1], shape[1], data.shape[0]) < 2**31": (
+        "2**31 rows take 16 GB: too much for a test"
+    ),
+    # eigen_basis
+    "EigenBasis._tiles: return [(start, min(start + _TILE, n)) for start in range(0, n, "
+    "_TILE)] -> return [(start, max(start + _TILE, n)) for start in range(0, n, _TILE)]": (
+        "a slice ends at the last row anyway"
+    ),
+    "eigen_basis: scales = xp.where(largest > 0, largest, xp.ones_like(largest)) / 127 -> "
+    "scales = xp.where(largest > 0, largest, xp.zeros_like(largest)) / 127": (
+        "no eigenvector is zero"
+    ),
+    # galerkin_basis
+    "GalerkinBasis.memory: inverse = self.coupling.shape[0] ** 2 * item_bytes(self.alone) -> "
+    "inverse = self.coupling.shape[1] ** 2 * item_bytes(self.alone)": ("the matrix is square"),
+    "_pseudo_inverse: kept = values > values[-1] * epsilon * values.size -> kept = values >= "
+    "values[-1] * epsilon * values.size": ("no eigenvalue is exactly at the limit"),
+    "both_ways: turned = xp.argsort(columns * shape[0] + rows) -> turned = xp.argsort(columns"
+    " * shape[0] - rows)": ("the order inside a row does not matter to a product"),
+    "given_basis: order = device.xp.argsort(rows * vectors.shape[1] + columns) -> order = "
+    "device.xp.argsort(rows * vectors.shape[0] + columns)": (
+        "any factor above the number of columns sorts alike"
+    ),
+    "sparse_eigen_basis: data, rows, columns = xp.take(flat, kept), kept // max(r, 1), kept %"
+    " max(r, 1) -> data, rows, columns = xp.take(flat, kept), kept // max(r, 0), kept % "
+    "max(r, 1)": ("without vectors there is nothing to divide"),
+    "sparse_eigen_basis: data, rows, columns = xp.take(flat, kept), kept // max(r, 1), kept %"
+    " max(r, 1) -> data, rows, columns = xp.take(flat, kept), kept // max(r, 1), kept % "
+    "max(r, 0)": ("without vectors there is nothing to divide"),
+    "sparse_eigen_basis: kept = xp.sort(device.top_k(xp.abs(flat)[None, :], count).ids[0, :])"
+    " if r else flat[:0] -> kept = xp.sort(device.top_k(xp.abs(flat)[None, :], count).ids[0, "
+    ":]) if r else flat[:1]": ("without vectors there is no entry to take"),
+    # generic
+    "GenericBackend.laplacian_step: return Product(values=values, "
+    "curvature=self.column_dots(direction, values)) -> return Product(values=values, "
+    "curvature=self.column_dots(values, direction))": ("a dot product"),
+    "GenericBackend.mutual_edges: order = xp.argsort(ids, axis=1, stable=True) -> order = "
+    "xp.argsort(ids, axis=1, stable=False)": ("NumPy sorts short lists by a stable method"),
+    "GenericBackend.mutual_edges: repeated = self._same_as_before(rows * (n + 1) + columns) "
+    "-> repeated = self._same_as_before(rows * (n + 0) + columns)": (
+        "takes padding for a repetition, and both are left out"
+    ),
+    "GenericBackend.mutual_edges: repeated = self._same_as_before(rows * (n + 1) + columns) "
+    "-> repeated = self._same_as_before(rows * (n + 1) - columns)": ("names that differ as well"),
+    "GenericBackend.top_k: return TopK(scores=xp.take_along_axis(scores, ids, axis=-1), "
+    "ids=ids) -> return TopK(scores=xp.take_along_axis(scores, ids, axis=1), ids=ids)": (
+        "of two axes, 1 is the last"
+    ),
+    # neighbors
+    '_through_faiss: if gpu is not None and hasattr(faiss, "StandardGpuResources"): -> if '
+    '(gpu is not None) or (hasattr(faiss, "StandardGpuResources")):': (
+        "a FAISS for GPUs is needed to tell"
+    ),
+    '_through_faiss: if gpu is not None and hasattr(faiss, "StandardGpuResources"): -> if gpu'
+    ' is None and hasattr(faiss, "StandardGpuResources"):': ("a FAISS for GPUs is needed to tell"),
+    # numpy_backend
+    "NumpyBackend.cg_direction: _for_each(turn, tiles, parallel=len(tiles) > 1) -> "
+    "_for_each(turn, tiles, parallel=len(tiles) > 0)": (SPEED),
+    "NumpyBackend.cg_direction: ratio = ratio.astype(direction.dtype) -> pass": (
+        "rounded after the product in the place of before it"
+    ),
+    "NumpyBackend.cg_update: _for_each(update, range(len(tiles)), parallel=len(tiles) > 1) ->"
+    " _for_each(update, range(len(tiles)), parallel=len(tiles) > 0)": (SPEED),
+    "NumpyBackend.connected_components: labels = "
+    "scipy.sparse.csgraph.connected_components(whole, directed=False)[1] -> labels = "
+    "scipy.sparse.csgraph.connected_components(whole, directed=True)[1]": (
+        "a symmetric matrix: its strong and weak components are the same"
+    ),
+    "NumpyBackend.csr: data, indices, indptr, shape, blocks, cut(tiles) if tiles > "
+    "len(blocks) else blocks -> data, indices, indptr, shape, blocks, cut(tiles) if tiles >= "
+    "len(blocks) else blocks": (SPEED),
+    "NumpyBackend.laplacian_step: _for_each(step, range(len(parts)), "
+    "parallel=matrix.data.size * m > _WORTH_THREADS) -> _for_each(step, range(len(parts)), "
+    "parallel=matrix.data.size / m > _WORTH_THREADS)": (SPEED),
+    "NumpyBackend.laplacian_step: direction = np.ascontiguousarray(direction) -> pass": (
+        "SciPy makes the copy itself"
+    ),
+    "NumpyBackend.matmul: _for_each(multiply, tiles, parallel=len(tiles) > 1) -> "
+    "_for_each(multiply, tiles, parallel=len(tiles) >= 1)": (SPEED),
+    "NumpyBackend.mutual_edges: counts, columns, weights = (np.concatenate(part) for part in "
+    "zip(*parts, strict=True)) -> counts, columns, weights = (np.concatenate(part) for part "
+    "in zip(*parts, strict=False))": ("every part has three arrays"),
+    "NumpyBackend.mutual_edges: mean.sort_indices() -> pass": (
+        "SciPy's product of sorted matrices is sorted, as it happens"
+    ),
+    "NumpyBackend.spmm: dense = np.ascontiguousarray(dense) -> pass": (
+        "SciPy makes the copy itself"
+    ),
+    "NumpyBackend.spmm: parallel = matrix.data.size * dense.shape[1] > _WORTH_THREADS -> "
+    "parallel = matrix.data.size * dense.shape[1] <= _WORTH_THREADS": (SPEED),
+    "NumpyBackend.spmm: parallel = matrix.data.size * dense.shape[1] > _WORTH_THREADS -> "
+    "parallel = matrix.data.size * dense.shape[1] >= _WORTH_THREADS": (SPEED),
+    "NumpyBackend.spmm: parallel = matrix.data.size * dense.shape[1] > _WORTH_THREADS -> "
+    "parallel = matrix.data.size / dense.shape[1] > _WORTH_THREADS": (SPEED),
+    "NumpyBackend.subtract_spmm: dense = np.ascontiguousarray(dense) -> pass": (
+        "SciPy makes the copy itself"
+    ),
+    "NumpyBackend.subtract_spmm: parallel = matrix.data.size * m > _WORTH_THREADS -> parallel"
+    " = matrix.data.size / m > _WORTH_THREADS": (SPEED),
+    "NumpyBackend.top_k: _for_each(select, chunks, parallel=m * n > _WORTH_THREADS) -> "
+    "_for_each(select, chunks, parallel=m * n >= _WORTH_THREADS)": (SPEED),
+    "_balanced_bounds: return (0, *sorted({row for row in inner if 0 < row < rows}), rows) ->"
+    " return (0, *sorted({row for row in inner if 1 < row < rows}), rows)": (SPEED),
+    "_balanced_bounds: wanted = np.linspace(0, int(indptr[-1]), parts + 1)[1:-1] -> wanted = "
+    "np.linspace(0, int(indptr[-1]), parts + 1)[0:-1]": (SPEED),
+    "_dots: if together < 2: -> if together <= 2:": (SPEED),
+    "_dots: together = _ROW_ENTRIES // max(m, 1) if m > 1 else 1 -> together = _ROW_ENTRIES *"
+    " max(m, 1) if m > 1 else 1": (SPEED),
+    "_dots: together = _ROW_ENTRIES // max(m, 1) if m > 1 else 1 -> together = _ROW_ENTRIES "
+    "// max(m, 1) if m <= 1 else 1": (SPEED),
+    "_dots: together = _ROW_ENTRIES // max(m, 1) if m > 1 else 1 -> together = _ROW_ENTRIES "
+    "// max(m, 1) if m > 0 else 1": (SPEED),
+    "_dots: together = _ROW_ENTRIES // max(m, 1) if m > 1 else 1 -> together = _ROW_ENTRIES "
+    "// min(m, 1) if m > 1 else 1": (SPEED),
+    "_row_tiles: if array.size <= _WORTH_THREADS: -> if array.size < _WORTH_THREADS:": (SPEED),
+    # precompute
+    "_opened: with own_folder(folder, _named_files, patience=0.0) as own, ExitStack() as "
+    "stack: -> with own_folder(folder, _named_files, patience=1.0) as own, ExitStack() as "
+    "stack:": ("the same answer, a second later"),
+    # query_expansion
+    "augment_database: dtype = check_dtype(dtype) -> pass": ("what it calls refuses it as well"),
+    "expanded: rows = xp.reshape(xp.where(ids < 0, xp.zeros_like(ids), ids), (-1,)) -> rows ="
+    " xp.reshape(xp.where(ids < 0, xp.ones_like(ids), ids), (-1,))": (
+        "their weight is 0, whichever item stands in"
+    ),
+    # rankings
+    "checked_ranking: ranking = ranking.astype(np.int64, copy=False) -> ranking = "
+    "ranking.astype(np.int64, copy=True)": ("one copy more"),
+    # search
     "lives_here: return True -> return False": (
         "the host is where NumPy arrays go anyway; on a device of its own, tests notice"
     ),
-    "_opened: with own_folder(folder, _named_files, patience=0.0) as own, ExitStack() as stack: -> "
-    "with own_folder(folder, _named_files, patience=1.0) as own, ExitStack() as stack:": (
-        "the same answer, a second later"
+    # spectrum
+    "_probe: cut = smallest - 0.02 * (1 + smallest) -> cut = smallest - 0.2 * (1 + smallest)": (
+        "a choice: how far the filter begins below the smallest value"
     ),
-    "remove_index: with own_folder(Path(path).absolute(), _named_files, patience=0.0) as own: -> "
-    "with own_folder(Path(path).absolute(), _named_files, patience=1.0) as own:": (
+    "_probe: degree = int(min(max(math.log(_PROBE_GAIN) / growth(1.0, cut), 2), "
+    "_PROBE_DEGREE)) -> degree = int(max(max(math.log(_PROBE_GAIN) / growth(1.0, cut), 2), "
+    "_PROBE_DEGREE))": ("a choice: a longer filter"),
+    "_probe: degree = int(min(max(math.log(_PROBE_GAIN) / growth(1.0, cut), 2), "
+    "_PROBE_DEGREE)) -> degree = int(min(max(math.log(_PROBE_GAIN) / growth(1.0, cut), 1), "
+    "_PROBE_DEGREE))": ("a choice: the shortest filter"),
+    "continued_eigenpairs: nothing = np.zeros(0) -> nothing = np.zeros(1)": (
+        "nobody looks at the certificate of what an iteration starts with"
+    ),
+    "leading_eigenpairs: order = aggregate(graph, groups=max(1, graph.n // 32), seed=seed, "
+    "backend=device).order -> order = aggregate(graph, groups=max(1, graph.n * 32), "
+    "seed=seed, backend=device).order": ("speed only: how close neighbors lie in memory"),
+    # storage
+    "remove_index: with own_folder(Path(path).absolute(), _named_files, patience=0.0) as own:"
+    " -> with own_folder(Path(path).absolute(), _named_files, patience=1.0) as own:": (
         "the same answer, a second later"
     ),
 }

@@ -313,8 +313,6 @@ class DiffusionIndex:
         That is the inverse of the basis's coarse system, if the index came from a file without it,
         and on a GPU the kernels, which are compiled on first use.
         """
-        if self._state.basis is not None:
-            self._state.basis.coarse_inverse(self.alpha)
         self.search_items([0], k=1)
 
     def precompute(

@@ -860,3 +860,18 @@ def test_residuals_of_stars_are_the_true_ones_in_single_precision(backend, leave
         true = np.linalg.norm(left, axis=0) / (1 - alpha)
         # Weights of the graph are rounded too, each by half of 1.2e-7.
         np.testing.assert_allclose(found.report.residuals, true, atol=1e-7 / (1 - alpha), rtol=0.1)
+
+
+@pytest.mark.parametrize("gain", [0.3, 1 / 3, 1e-3])
+def test_the_bound_of_an_expansion_of_one_term_includes_its_rounding(backend, rng, gain):
+    affinity, observation = problem(rng)
+    graph = hg.graph_from_affinity(affinity, backend=backend)
+    given = observation.astype(np.float32)
+    solution = hg.diffuse(
+        graph, backend.asarray(given), filter=hg.Polynomial((gain,)), steps=0, backend=backend
+    )
+    exact = gain * given.astype(np.float64)
+    lengths = np.linalg.norm(given, axis=0)
+    errors = np.linalg.norm(backend.to_numpy(solution.values) - exact, axis=0)
+    assert errors.max() > 0
+    assert np.all(errors <= solution.truncation * lengths)

@@ -138,3 +138,17 @@ def test_time_is_told_per_query(backend, monkeypatch):
     graph = hg.graph_from_affinity(path(80), backend=backend)
     plan = hg.plan(graph, target=0.5, k=5, queries=8, eigenvectors=(), backend=backend)
     assert plan.candidates[0].milliseconds == pytest.approx(50)
+
+
+def test_the_peak_of_a_build_is_told_before_it_is_refused(monkeypatch):
+    vectors = clustered_vectors(np.random.default_rng(61), n=300, clusters=4).astype("float32")
+    needed = hg.predicted_bytes(300, dimensions=vectors.shape[1], neighbors=8)["build"]
+    backend = hg.select_backend("numpy")
+    monkeypatch.setattr(type(backend), "available_bytes", lambda self: needed)
+    assert hg.build_index(vectors, neighbors=8, backend=backend).n == 300
+    monkeypatch.setattr(type(backend), "available_bytes", lambda self: needed - 1)
+    with pytest.raises(MemoryError, match="to build an index of 300 items"):
+        hg.build_index(vectors, neighbors=8, backend=backend)
+    # Lists that are not kept are made all the same: about two neighbors for an entry of the graph.
+    kept, made = (hg.predicted_bytes(300, entries=10, neighbors=k)["build"] for k in (20, 0))
+    assert kept == made

@@ -1,11 +1,13 @@
 """Re-rank the results of vector search by diffusion on a k-NN graph, on GPUs and on laptops."""
 
 from hybrid_gpu import evaluation
-from hybrid_gpu.backends import backend_of, select_backend
-from hybrid_gpu.diffusion.aggregate_basis import aggregate_basis
+from hybrid_gpu.backends import Backend, backend_of, select_backend
+from hybrid_gpu.diffusion.aggregate_basis import AggregateBasis, aggregate_basis
+from hybrid_gpu.diffusion.basis import Basis
 from hybrid_gpu.diffusion.diffuse import diffuse
 from hybrid_gpu.diffusion.eigen_basis import EigenBasis, eigen_basis
 from hybrid_gpu.diffusion.filters import (
+    Filter,
     HeatKernel,
     PageRank,
     Polynomial,
@@ -35,33 +37,43 @@ from hybrid_gpu.index.factory import (
     load_index,
     with_basis,
 )
-from hybrid_gpu.index.plan import Plan, estimate_precompute, plan, predicted_bytes
+from hybrid_gpu.index.plan import Candidate, Plan, estimate_precompute, plan, predicted_bytes
+from hybrid_gpu.ranking.columns import Columns
 from hybrid_gpu.ranking.methods import METHODS
 from hybrid_gpu.ranking.query_expansion import Expansion, augment_database
-from hybrid_gpu.ranking.top_items import Ranking, top_items
+from hybrid_gpu.ranking.request import Method
+from hybrid_gpu.ranking.top_items import Ranking, Report, top_items
 
 __version__ = "0.1.0"
 
 __all__ = [
     "METHODS",
+    "AggregateBasis",
     "Aggregation",
+    "Backend",
     "BackendUnavailableError",
+    "Basis",
+    "Candidate",
+    "Columns",
     "ConvergenceError",
     "DeviceMismatchError",
     "DiffusionIndex",
     "EigenBasis",
     "Expansion",
+    "Filter",
     "GalerkinBasis",
     "Graph",
     "HeatKernel",
     "HybridGpuError",
     "IndexFileError",
+    "Method",
     "Neighbors",
     "Observation",
     "PageRank",
     "Plan",
     "Polynomial",
     "Ranking",
+    "Report",
     "Solution",
     "Spectrum",
     "aggregate",

@@ -1,7 +1,10 @@
-"""The exceptions of the library: every one of them is a ``HybridGpuError``."""
+"""The exceptions of the library, all of them a ``HybridGpuError``, and its way to warn."""
 
 from __future__ import annotations
 
+import sys
+import warnings
+from types import FrameType
 from typing import Any
 
 
@@ -33,3 +36,16 @@ class ConvergenceError(HybridGpuError):
 
 class IndexFileError(HybridGpuError):
     """An index on disk is missing, damaged, foreign, or of a newer format."""
+
+
+def warn_caller(message: str) -> None:
+    """Warn of something at the line outside of this package that called it."""
+    frame, level = sys._getframe(1), 3  # the line that called the caller of this
+    package = __name__.partition(".")[0]
+    while frame.f_back is not None and _package_of(frame.f_back) == package:
+        frame, level = frame.f_back, level + 1
+    warnings.warn(message, stacklevel=level)
+
+
+def _package_of(frame: FrameType) -> str:
+    return str(frame.f_globals.get("__name__", "")).partition(".")[0]

@@ -43,8 +43,6 @@ EQUIVALENT: dict[str, str] = {
     'numbering_of: order = backend.asarray(order, "int64") -> pass': (
         "of the host already; the strict backend notices"
     ),
-    "reciprocal_graph: xp.astype(neighbors.ids, xp.int64, copy=False), neighbors.similarities"
-    " -> xp.astype(neighbors.ids, xp.int64, copy=True), neighbors.similarities": ("one copy more"),
     # aggregate_basis
     "_added_up: rows, columns = np.divmod(names[first], max(count, 1)) -> rows, columns = "
     "np.divmod(names[first], max(count, 0))": ("without groups there is nothing to divide"),
@@ -131,6 +129,9 @@ EQUIVALENT: dict[str, str] = {
     "tiles_of(columns.shape[0], TILE_COLUMNS):": ("empty tiles behind the last"),
     "filtered: tiles.append(now / xp.sqrt(xp.sum(now * now, axis=0))) -> tiles.append(now / "
     "(xp.sum(now * now, axis=0)))": ("the length of a column does not matter"),
+    "gram_matrix: first if right is left else xp.astype(right[rows, :], getattr(xp, dtype), "
+    "copy=False) -> first if right is left else xp.astype(right[rows, :], getattr(xp, dtype),"
+    " copy=True)": ("a copy more"),
     # build
     "_given: values = basis if isinstance(basis, np.ndarray) else "
     "backend.to_numpy(backend.asarray(basis)) -> values = basis if not (isinstance(basis, "
@@ -147,6 +148,9 @@ EQUIVALENT: dict[str, str] = {
     "max(shape[1], shape[1], data.shape[0]) < 2**31": (
         "2**31 rows take 16 GB: too much for a test"
     ),
+    # diffuse
+    "_check_basis: if not same_matrix(basis.adjacency, graph.adjacency, backend): -> if not "
+    "same_matrix(graph.adjacency, basis.adjacency, backend):": ("equal is equal both ways"),
     # eigen_basis
     "EigenBasis._tiles: return [(start, min(start + _TILE, n)) for start in range(0, n, "
     "_TILE)] -> return [(start, max(start + _TILE, n)) for start in range(0, n, _TILE)]": (
@@ -193,6 +197,9 @@ EQUIVALENT: dict[str, str] = {
         "of two axes, 1 is the last"
     ),
     # neighbors
+    "Neighbors.renumbered: return Neighbors(xp.astype(ids, self.ids.dtype, copy=False), "
+    "similarities) -> return Neighbors(xp.astype(ids, self.ids.dtype, copy=True), "
+    "similarities)": ("a copy more"),
     '_through_faiss: if gpu is not None and hasattr(faiss, "StandardGpuResources"): -> if '
     '(gpu is not None) or (hasattr(faiss, "StandardGpuResources")):': (
         "a FAISS for GPUs is needed to tell"

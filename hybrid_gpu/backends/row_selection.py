@@ -6,6 +6,9 @@ import numpy as np
 
 from hybrid_gpu.backends.protocol import HostArray, Numbering
 
+# One in so many entries is few.
+_FEW = 64
+
 
 def best_of_row(line: HostArray, k: int, numbering: Numbering | None) -> HostArray:
     """Indices of the ``k`` largest entries, best first, ties to the lower index or user's id."""
@@ -19,12 +22,10 @@ def best_of_row(line: HostArray, k: int, numbering: Numbering | None) -> HostArr
     wanted = k - above.size
     if level.size < wanted:  # NaN compares with nothing: first, as in other backends
         return _all_of_row(np.where(np.isnan(line), np.inf, line), numbering)[:k]
-    if numbering is None:
-        order, level = np.argsort(-line[above], kind="stable"), level[:wanted]
-    else:
-        order = np.lexsort((numbering.order[above], -line[above]))
-        level = _lowest(level, numbering.order[level], wanted)
-    return np.concatenate((above[order], level))
+    if numbering is not None:
+        above, level = _by_ids(above, numbering), _by_ids(level, numbering)
+    above = above[np.argsort(-line[above], kind="stable")]
+    return np.concatenate((above, level[:wanted]))
 
 
 def _all_of_row(line: HostArray, numbering: Numbering | None) -> HostArray:
@@ -34,9 +35,12 @@ def _all_of_row(line: HostArray, numbering: Numbering | None) -> HostArray:
     return np.asarray(numbering.places[np.argsort(-line[numbering.places], kind="stable")])
 
 
-def _lowest(items: HostArray, names: HostArray, count: int) -> HostArray:
-    """The ``count`` items of the lowest names, in their order."""
-    if items.size > count:
-        chosen = np.argpartition(names, count - 1)[:count]
-        items, names = items[chosen], names[chosen]
-    return items[np.argsort(names)]
+def _by_ids(places: HostArray, numbering: Numbering) -> HostArray:
+    """Some places in the order of the user's ids."""
+    n = numbering.order.size
+    if places.size < n // _FEW:
+        return places[np.argsort(numbering.order[places])]
+    # Many: to mark them among all ids takes less time than to sort them.
+    marked = np.zeros(n, bool)
+    marked[numbering.order[places]] = True
+    return np.asarray(numbering.places[np.flatnonzero(marked)])

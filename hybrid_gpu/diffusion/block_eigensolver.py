@@ -48,7 +48,7 @@ class EigenRequest:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Operator:
+class ComponentMatrix:
     """The adjacency of the component, reordered, with room for a shift on its diagonal."""
 
     data: Array
@@ -58,7 +58,7 @@ class Operator:
     size: int
 
 
-def operator_of(graph: Graph, order: HostArray, backend: Backend) -> Operator:
+def operator_of(graph: Graph, order: HostArray, backend: Backend) -> ComponentMatrix:
     """The rows and columns of ``order``, a whole component, in that order."""
     xp = backend.xp
     t = order.size
@@ -76,11 +76,11 @@ def operator_of(graph: Graph, order: HostArray, backend: Backend) -> Operator:
     by_row = xp.argsort(rows * t + columns)
     rows, columns = xp.take(rows, by_row), xp.take(columns, by_row)
     matrix = csr_from_sorted(xp.take(data, by_row), rows, columns, (t, t), backend)
-    return Operator(matrix.data, matrix.indices, matrix.indptr, rows == columns, t)
+    return ComponentMatrix(matrix.data, matrix.indices, matrix.indptr, rows == columns, t)
 
 
 def shifted(
-    operator: Operator, scale: float, shift: float, dtype: str, backend: Backend
+    operator: ComponentMatrix, scale: float, shift: float, dtype: str, backend: Backend
 ) -> SparseMatrix:
     """``scale * (W - shift I)`` as one matrix: a product with it needs no further pass."""
     xp = backend.xp
@@ -90,7 +90,7 @@ def shifted(
     return backend.csr(data, operator.indices, operator.indptr, (operator.size, operator.size))
 
 
-def dense_eigenpairs(operator: Operator, backend: Backend) -> Eigenpairs:
+def dense_eigenpairs(operator: ComponentMatrix, backend: Backend) -> Eigenpairs:
     """All eigenpairs, by a dense decomposition."""
     xp = backend.xp
     matrix = shifted(operator, 1.0, 0.0, "float64", backend)
@@ -99,7 +99,7 @@ def dense_eigenpairs(operator: Operator, backend: Backend) -> Eigenpairs:
     return Eigenpairs(values=xp.flip(values), vectors=xp.flip(vectors, axis=1))
 
 
-def no_pairs(operator: Operator, backend: Backend) -> Eigenpairs:
+def no_pairs(operator: ComponentMatrix, backend: Backend) -> Eigenpairs:
     """Eigenpairs of rank 0."""
     xp = backend.xp
     vectors = xp.zeros((operator.size, 0), dtype=operator.data.dtype, device=backend.device)
@@ -125,7 +125,7 @@ class _NextFilter:
 
 
 def block_eigenpairs(
-    operator: Operator,
+    operator: ComponentMatrix,
     known: Array,
     request: EigenRequest,
     backend: Backend,
@@ -204,7 +204,7 @@ def growth(value: float, cut: float) -> float:
 
 
 def filtered(
-    operator: Operator, columns: Array, cut: float, degree: int, backend: Backend
+    operator: ComponentMatrix, columns: Array, cut: float, degree: int, backend: Backend
 ) -> Array:
     """``T_degree(W)`` of the columns, with T stretched to be at most 1 on [-1, cut]."""
     xp = backend.xp

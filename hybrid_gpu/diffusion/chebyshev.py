@@ -57,6 +57,7 @@ def chebyshev_series(
     high: float = 1.0,
     degree: int | None = None,
     tolerance: float = 1e-6,
+    most: int | None = None,
 ) -> ChebyshevSeries:
     """The Chebyshev series of a filter on [low, high].
 
@@ -64,6 +65,8 @@ def chebyshev_series(
     ----------
     degree
         Its degree, 1024 at most; None: the smallest whose truncation error is within ``tolerance``.
+    most
+        With a tolerance: the largest degree, whether that is enough or not.
 
     Raises
     ------
@@ -91,12 +94,13 @@ def chebyshev_series(
     tails = missed + np.append(np.cumsum(np.abs(series)[::-1])[::-1][1:], 0.0)
     if degree is None:
         fine = np.flatnonzero(tails <= max(tolerance, 2e-13 * largest))
-        if fine.size == 0:
+        if fine.size == 0 and most is None:
             raise ValueError(
                 f"filter needs a degree above {size} to reach {tolerance:g}: it is not smooth "
                 "enough. Pass steps= to choose the degree, or a smoother function."
             )
-        degree = int(fine[0])
+        degree = int(fine[0]) if fine.size else tails.size
+        degree = degree if most is None else min(degree, most)
     kept = np.zeros(min(degree, _DEGREE_AT_MOST) + 1)
     kept[: series.size] = series[: kept.size]
     return ChebyshevSeries(kept, low, high, float(tails[min(degree, tails.size - 1)]))
@@ -110,12 +114,20 @@ def filtered_by_series(
     def step(signal: Array) -> Array:
         return backend.spmm(adjacency, signal)
 
-    series = chebyshev_series(filter, degree=stop.steps, tolerance=stop.truncation)
+    series = series_for(filter, stop)
     values = apply_series(step, observation, series)
     epsilon = float(backend.xp.finfo(observation.dtype).eps)
     # Every term is rounded, and the recurrence hands its errors on.
     rounding = _ROUNDINGS_PER_TERM * epsilon * (series.degree + 1) * series.size
-    return Solution(values, None, series.degree, True, series.truncation + rounding)
+    reached = stop.tolerance is None or series.truncation <= stop.tolerance
+    return Solution(values, None, series.degree, reached, series.truncation + rounding)
+
+
+def series_for(filter: Filter, stop: Stopping) -> ChebyshevSeries:
+    """The series of as many terms as are asked for: a number, or what a tolerance takes."""
+    if stop.tolerance is None:
+        return chebyshev_series(filter, degree=stop.steps, tolerance=stop.truncation)
+    return chebyshev_series(filter, tolerance=stop.tolerance, most=stop.steps)
 
 
 def apply_series(step: Callable[[Array], Array], signal: Array, series: ChebyshevSeries) -> Array:

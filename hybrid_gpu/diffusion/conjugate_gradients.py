@@ -37,15 +37,15 @@ class System:
         W.
     right_side : float array of shape (n, m)
         b: ``1 - alpha`` times the observation.
-    start : float64 array of shape (m,)
-        Squares of the right-hand sides: the residuals of scores of zero.
+    squared : float64 array of shape (m,)
+        Squares of the right-hand sides: of the residuals of scores of zero.
     precise : sparse matrix of shape (n, n), or None
         W in float64, where float32 could not tell a residual from its own rounding.
     """
 
     adjacency: SparseMatrix
     right_side: Array
-    start: Array
+    squared: Array
     alpha: float
     precise: SparseMatrix | None
     backend: Backend
@@ -65,8 +65,8 @@ class System:
 
     def relative(self, squared: Array) -> Array:
         """Squares of residuals (m,) as relative residuals."""
-        xp, start = self.backend.xp, self.start
-        return xp.sqrt(_safe_ratio(squared, start, start > 0, xp))
+        xp, whole = self.backend.xp, self.squared
+        return xp.sqrt(_safe_ratio(squared, whole, whole > 0, xp))
 
     def residuals(self, solution: Array) -> Array:
         """The relative residual of each column of a solution, float64 of shape (m,)."""
@@ -95,8 +95,8 @@ def system_of(
             # Made for each batch: graphs that need it are rare, and it is twice as large.
             data = xp.astype(adjacency.data, xp.float64)
             precise = backend.csr(data, adjacency.indices, adjacency.indptr, adjacency.shape)
-    start = backend.column_dots(right_side, right_side)
-    return System(adjacency, right_side, start, alpha, precise, backend)
+    squared = backend.column_dots(right_side, right_side)
+    return System(adjacency, right_side, squared, alpha, precise, backend)
 
 
 def conjugate_gradients(system: System, stop: Stopping, basis: Basis | None = None) -> Solution:
@@ -116,12 +116,12 @@ def conjugate_gradients(system: System, stop: Stopping, basis: Basis | None = No
             span = None
     most = _STEPS_AT_MOST if stop.steps is None else stop.steps
     if stop.tolerance is None:
-        goal = epsilon**2 * system.start
+        goal = epsilon**2 * system.squared
         descent = Descent(system, backend, span)
         solution, taken = descent.run(solution, residual, goal, steps=most, stop_early=False)
         look = _look(system, span, solution)
         return Solution(look.solution, system.relative(look.squared), taken, converged=True)
-    goal = stop.tolerance**2 * system.start
+    goal = stop.tolerance**2 * system.squared
     first = _DEFLATED_AT_MOST if span is not None and stop.steps is None else most
     solved = _solved(system, span, _Start(solution, residual, goal), first)
     if span is not None and solved.steps < most and bool(xp.any(solved.squared > goal)):

@@ -70,6 +70,11 @@ def diffuse(
         _check_basis(basis, graph, device)
     chosen = PageRank() if filter is None else as_filter(filter)
     if isinstance(observation, Observation):
+        if observation.n != graph.n:
+            raise ValueError(
+                f"observation must be one of the graph's {graph.n} items; got one of "
+                f"{observation.n}."
+            )
         right_side = observation.dense(device)
     else:
         right_side = observation

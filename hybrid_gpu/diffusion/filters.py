@@ -77,7 +77,7 @@ class HeatKernel:
     time: float = 10.0
 
     def __post_init__(self) -> None:
-        check_positive(self.time, "time")
+        object.__setattr__(self, "time", check_positive(self.time, "time"))
 
     def transfer(self, frequency: Array) -> Array:
         """Gain at a graph frequency."""
@@ -169,7 +169,7 @@ def condition_number(alpha: float, *, largest: float = 1.0, smallest: float = -1
         The smallest eigenvalue of the adjacency. It is close to -1 on real graphs, which is also
         the safe choice.
     """
-    check_alpha(alpha)
+    alpha = check_alpha(alpha)
     largest, smallest = check_number(largest, "largest"), check_number(smallest, "smallest")
     if not -1 <= smallest <= largest <= 1:
         raise ValueError(

@@ -9,9 +9,9 @@ import numpy as np
 from hybrid_gpu.backends import Array, Backend
 from hybrid_gpu.backends.protocol import Product
 from hybrid_gpu.diffusion.basis import Basis, host64
-from hybrid_gpu.diffusion.chebyshev import apply_series, chebyshev_series
-from hybrid_gpu.diffusion.conjugate_gradients import Descent, system_of
-from hybrid_gpu.diffusion.filters import Filter, gains
+from hybrid_gpu.diffusion.chebyshev import apply_series, series_for
+from hybrid_gpu.diffusion.conjugate_gradients import Descent, System, system_of
+from hybrid_gpu.diffusion.filters import Filter, PageRank, gains
 from hybrid_gpu.diffusion.solution import Solution, Stopping
 from hybrid_gpu.validation import dtype_name
 
@@ -42,7 +42,7 @@ def hybrid_as_in_paper(
     if filter.resolvent is None:
         excess = gains_at(filter, eigenvalues, backend) - float(gains(filter, 0.0))
         spectral = basis.prolong(excess * basis.restrict(observation))
-        series = chebyshev_series(filter, degree=stop.steps, tolerance=stop.truncation)
+        series = series_for(filter, stop)
         values = eigenvalues[:, None]
 
         def without_basis(signal: Array) -> Array:
@@ -51,19 +51,19 @@ def hybrid_as_in_paper(
 
         rest = apply_series(without_basis, observation, series)
         # No bound: that of the series says nothing about the eigenpairs.
-        return Solution(spectral + rest, None, series.degree, True)
+        reached = stop.tolerance is None or series.truncation <= stop.tolerance
+        return Solution(spectral + rest, None, series.degree, reached)
     assert stop.steps is not None, "an accuracy of this system says nothing about the diffusion"
     alpha = filter.resolvent
-    # On the host in float64: in float32, 1 - alpha has lost digits, or is zero. Written g_alpha in
-    # the paper: alpha x h_alpha(x), without the cancellation of h_alpha(x) - h_alpha(0).
+    # On the host in float64: in float32, 1 - alpha has lost digits, or is zero.
     frequencies = np.minimum(host64(eigenvalues, backend), 1.0)[:, None]
-    excess = alpha * frequencies * filter.transfer(frequencies)
+    excess = PageRank(alpha).excess_transfer(frequencies)
     excess = backend.asarray(excess, dtype_name(eigenvalues.dtype))
     spectral = basis.prolong(excess * basis.restrict(observation))
-    rest, taken = _temporal_part(basis, eigenvalues, observation, alpha, stop.steps)
+    system = system_of(basis.adjacency, observation, alpha, backend)
+    rest, taken = _temporal_part(_WithoutBasis(basis, eigenvalues, alpha), system, stop.steps)
     scores = spectral + rest
-    residuals = system_of(basis.adjacency, observation, alpha, backend).residuals(scores)
-    return Solution(scores, residuals, taken, converged=True)
+    return Solution(scores, system.residuals(scores), taken, converged=True)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -86,18 +86,14 @@ class _WithoutBasis:
         return Product(values, product.curvature + extra)
 
 
-def _temporal_part(
-    basis: Basis, eigenvalues: Array, observation: Array, alpha: float, steps: int
-) -> tuple[Array, int]:
+def _temporal_part(operator: _WithoutBasis, system: System, steps: int) -> tuple[Array, int]:
     """Steps on the Laplacian without the basis; x^t of eq. (h-temporal)."""
-    backend, xp = basis.backend, basis.backend.xp
-    right_side = (1 - alpha) * observation
-    start = backend.column_dots(right_side, right_side)
+    backend, xp, right_side = system.backend, system.backend.xp, system.right_side
     epsilon = float(xp.finfo(right_side.dtype).eps)
-    return Descent(_WithoutBasis(basis, eigenvalues, alpha), backend).run(
+    return Descent(operator, backend).run(
         xp.zeros_like(right_side),
         xp.asarray(right_side, copy=True),
-        epsilon**2 * start,
+        epsilon**2 * system.squared,
         steps=steps,
         stop_early=False,
     )

@@ -12,8 +12,8 @@ from hybrid_gpu.backends import Array, Backend, select_backend
 from hybrid_gpu.backends.protocol import Eigenpairs, HostArray
 from hybrid_gpu.diffusion.block_eigensolver import (
     TILE_COLUMNS,
+    ComponentMatrix,
     EigenRequest,
-    Operator,
     block_eigenpairs,
     dense_eigenpairs,
     filtered,
@@ -29,7 +29,14 @@ from hybrid_gpu.errors import ConvergenceError
 from hybrid_gpu.graph.affinity import Graph, largest_component
 from hybrid_gpu.graph.aggregation import aggregate
 from hybrid_gpu.progress import Progress
-from hybrid_gpu.validation import check_choice, check_count, check_kind, check_positive, dtype_name
+from hybrid_gpu.validation import (
+    check_choice,
+    check_count,
+    check_kind,
+    check_positive,
+    dtype_name,
+    shown,
+)
 
 # What a basis needs in single precision; in double, errors of fsr stay below 1e-6 or so.
 _DEFAULT_TOLERANCE = {"float32": 1e-3, "float64": 1e-8}
@@ -141,12 +148,15 @@ def leading_eigenpairs(
     if tolerance is None:
         tolerance = _DEFAULT_TOLERANCE[dtype_name(graph.degrees.dtype)]
     tolerance = check_positive(tolerance, "tolerance")
+    if start is not None:
+        check_kind(start, "start", Spectrum, "Pass what leading_eigenpairs gave before.")
     items = largest_component(graph)
     rank = check_count(rank, "rank", low=0, high=items.size)
     rng = np.random.default_rng(check_count(seed, "seed", low=0))
     if order is None:
         # In the order of the aggregation tree, a sparse product takes a third of the time or less.
         order = aggregate(graph, groups=max(1, graph.n // 32), seed=seed, backend=device).order
+    order = _checked_order(order, graph.n)
     order = order[graph.components[order] == graph.components[items[0]]]
     operator = operator_of(graph, order, device)
     done = rank
@@ -175,6 +185,17 @@ def leading_eigenpairs(
     return spectrum
 
 
+def _checked_order(order: Any, n: int) -> HostArray:
+    places = np.asarray(order)
+    whole = places.shape == (n,) and places.dtype.kind in "iu"
+    if not whole or not np.array_equal(np.sort(places), np.arange(n)):
+        raise ValueError(
+            f"order must hold each of the {n} items once; got {shown(order)}. Pass "
+            "aggregate(graph, groups=...).order, or None."
+        )
+    return places
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class _Found:
     """Eigenpairs, how many of them are to be kept, and the chance that looks for missed ones."""
@@ -185,7 +206,7 @@ class _Found:
 
 
 def _certified(
-    graph: Graph, operator: Operator, order: HostArray, found: _Found, backend: Backend
+    graph: Graph, operator: ComponentMatrix, order: HostArray, found: _Found, backend: Backend
 ) -> Spectrum:
     """The pairs to keep as the caller gets them, and the certificate of just these."""
     xp, pairs, rank = backend.xp, found.pairs, found.rank
@@ -211,7 +232,9 @@ def _certified(
     )
 
 
-def _residuals(operator: Operator, values: Array, vectors: Array, backend: Backend) -> HostArray:
+def _residuals(
+    operator: ComponentMatrix, values: Array, vectors: Array, backend: Backend
+) -> HostArray:
     """``|W u - lambda u|`` in float64, a tile of columns at a time."""
     xp = backend.xp
     matrix = shifted(operator, 1.0, 0.0, "float64", backend)
@@ -224,7 +247,7 @@ def _residuals(operator: Operator, values: Array, vectors: Array, backend: Backe
 
 
 def _probe(
-    operator: Operator,
+    operator: ComponentMatrix,
     vectors: Array,
     smallest: float,
     rng: np.random.Generator,

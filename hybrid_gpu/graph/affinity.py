@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import warnings
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,6 +11,7 @@ from numpy.typing import NDArray
 
 from hybrid_gpu.backends import Array, Backend, SparseMatrix, select_backend
 from hybrid_gpu.backends.protocol import Numbering
+from hybrid_gpu.errors import warn_caller
 from hybrid_gpu.graph.csr import array_bytes, csr_from_sorted, matrix_bytes, row_numbers
 from hybrid_gpu.graph.neighbors import Neighbors
 from hybrid_gpu.validation import (
@@ -38,8 +38,8 @@ class Graph:
         [-1, 1], zero diagonal, an empty row for an isolated item.
     degrees : float array of shape (n,)
         Row sums of the affinity before normalization; 0 for an isolated item. If the largest weight
-        is beyond 2**60 or below 2**-60, weights are divided by about as much first: the normalized
-        adjacency does not change by it.
+        is beyond 2**100 or the smallest below 2**-100, weights are divided by a power of two
+        first: the normalized adjacency does not change by it.
     components : int32 host array of shape (n,)
         The connected component of each item.
     """
@@ -115,14 +115,19 @@ def reciprocal_graph(
     device = select_backend(backend, like=neighbors.ids)
     xp = device.xp
     gamma = check_positive(gamma, "gamma")
-    edges = device.mutual_edges(
-        xp.astype(neighbors.ids, xp.int64, copy=False), neighbors.similarities
-    )
+    ids, n = xp.astype(neighbors.ids, xp.int64, copy=False), neighbors.ids.shape[0]
+    lowest, highest = (int(end(ids)) if ids.shape[1] else -1 for end in (xp.min, xp.max))
+    if lowest < -1 or highest >= n:
+        raise ValueError(
+            f"neighbors must list items of 0 to {n - 1}, or -1 for none; got ids from {lowest} to "
+            f"{highest}. There must be one list for each item."
+        )
+    edges = device.mutual_edges(ids, neighbors.similarities)
     return _graph_of_edges(
         edges.rows,
         edges.columns,
         _in_range(_powers(edges.weights, gamma, xp), xp),
-        neighbors.ids.shape[0],
+        n,
         dtype=check_dtype(dtype),
         backend=device,
     )
@@ -303,8 +308,7 @@ def _graph_of_edges(
 def _tell_of_lost_items(count: int, n: int, dtype: str) -> None:
     if count:
         advice = " or dtype='float64'" if dtype == "float32" else ""
-        warnings.warn(
+        warn_caller(
             f"{count} of {n} items are left without an edge: beside the largest weight, theirs are "
-            f"too small for {dtype}. Take a smaller gamma{advice}, or weights that differ less.",
-            stacklevel=4,  # the line that asked for a graph
+            f"too small for {dtype}. Take a smaller gamma{advice}, or weights that differ less."
         )

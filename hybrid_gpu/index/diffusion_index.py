@@ -34,15 +34,6 @@ class DiffusionIndex:
 
     Inside, items lie in an order in which neighbors are close together in memory. Everything that
     an index takes, gives and shows is numbered by the user's ids.
-
-    Attributes
-    ----------
-    state : IndexState
-        All parts in the memory order; for those who extend the library.
-    alpha, gamma : float
-        Restart parameter of diffusion, exponent of the similarities.
-    backend : Backend
-        Where the arrays are and where queries are answered.
     """
 
     __slots__ = ("_state", "_views")
@@ -53,6 +44,7 @@ class DiffusionIndex:
 
     @property
     def state(self) -> IndexState:
+        """All parts in the memory order; for those who extend the library."""
         return self._state
 
     @property
@@ -62,14 +54,17 @@ class DiffusionIndex:
 
     @property
     def alpha(self) -> float:
+        """Restart parameter of diffusion."""
         return self._state.alpha
 
     @property
     def gamma(self) -> float:
+        """Exponent of the similarities."""
         return self._state.gamma
 
     @property
     def backend(self) -> Backend:
+        """Where the arrays are and where queries are answered."""
         return self._state.backend
 
     @property

@@ -10,8 +10,8 @@ import numpy as np
 
 from hybrid_gpu.backends import Backend, select_backend
 from hybrid_gpu.backends.protocol import HostArray
-from hybrid_gpu.diffusion.bases import restored_basis
 from hybrid_gpu.diffusion.basis import Basis
+from hybrid_gpu.diffusion.basis_kinds import check_kind_known, restored_basis
 from hybrid_gpu.files.stored_arrays import array_checksum
 from hybrid_gpu.graph.affinity import Graph, numbering_of
 from hybrid_gpu.graph.neighbors import Neighbors
@@ -71,6 +71,7 @@ def packed(state: IndexState) -> Packed:
         parameters["columns_alpha"] = state.columns.alpha
     basis, sections = state.basis, {}
     if basis is not None:
+        check_kind_known(basis.kind)
         parts |= {f"basis_{name}": part for name, part in basis.arrays().items()}
         parameters["basis"] = {"kind": basis.kind, "rank": basis.rank, **basis.facts()}
         inverse = basis.kept_inverse(state.alpha)

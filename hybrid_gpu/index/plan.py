@@ -16,11 +16,18 @@ from hybrid_gpu.graph.affinity import Graph, largest_component
 from hybrid_gpu.index.build import build_bytes
 from hybrid_gpu.index.diffusion_index import DiffusionIndex
 from hybrid_gpu.index.factory import index_of_graph, with_basis
-from hybrid_gpu.index.precompute import columns_of
+from hybrid_gpu.index.precompute import column_maker
 from hybrid_gpu.index.search import ARRAYS_PER_BATCH, batch_width
 from hybrid_gpu.progress import Progress
 from hybrid_gpu.ranking.top_items import Ranking
-from hybrid_gpu.validation import check_count, check_dtype, check_kind, check_number, check_sequence
+from hybrid_gpu.validation import (
+    check_count,
+    check_dtype,
+    check_kind,
+    check_number,
+    check_positive,
+    check_sequence,
+)
 
 _STEPS = (1, 2, 3, 4, 5, 6, 8, 10, 15, 20, 30)
 _ITEMS_PER_GROUP = (128, 64, 32, 16)
@@ -109,7 +116,7 @@ def estimate_precompute(
     # Items spread over the database: neighbors in it may all be of one easy kind.
     items = np.linspace(0, index.n - 1, width).astype(np.int64)
     start = time.perf_counter()
-    columns_of(index.state, items, keep, rtol, width)
+    column_maker(index.state, keep, check_positive(rtol, "rtol"), width)(items)
     seconds = (time.perf_counter() - start) * index.n / width
     return Estimate(seconds, index.n * keep * (4 + np.dtype(index.dtype).itemsize))
 

@@ -10,7 +10,7 @@ import json
 import os
 import re
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from io import FileIO
@@ -64,6 +64,7 @@ def precomputed_columns(
     rtol = check_positive(rtol, "rtol")
     width = batch_width(state, batch, n)
     order = state.backend.to_numpy(state.numbering.order)
+    columns_of = column_maker(state, keep, rtol, width)
     # Once: with a relative path, a change of the working directory would lead elsewhere.
     place = None if folder is None else Path(folder).absolute()
     with _opened(state, keep, rtol, place) as store:
@@ -71,7 +72,7 @@ def precomputed_columns(
             if progress:
                 progress("precompute", start, n)
             stop = min(start + width, n)
-            store.put(*columns_of(state, order[start:stop], keep, rtol, width))
+            store.put(*columns_of(order[start:stop]))
         if progress:
             progress("precompute", n, n)
         ids, scores = store.arrays()
@@ -93,20 +94,27 @@ def remove_columns(folder: str | os.PathLike[str]) -> None:
         own.dissolve(keep_folder=not ours)
 
 
-def columns_of(
-    state: IndexState, items: HostArray, keep: int, rtol: float, width: int
-) -> tuple[HostArray, HostArray]:
-    """The best entries of the columns of some items, by places; -1 where diffusion ends."""
+def column_maker(
+    state: IndexState, keep: int, rtol: float, width: int
+) -> Callable[[HostArray], tuple[HostArray, HostArray]]:
+    """What gives the best entries of the columns of some items: places and scores, (m, keep).
+
+    Places are -1 where diffusion reaches no more.
+    """
     request = requested(state, k=keep, rtol=rtol, batch=width, fill=False)
-    try:
-        ranking = search_own_items(state, items, request)
-    except ConvergenceError as missed:
-        # The last digits of single columns are no reason to throw hours of work away.
-        ranking = missed.result
-    reached = ranking.scores > 0
-    places = state.backend.to_numpy(state.numbering.places)[ranking.ids]
-    scores = np.where(reached, ranking.scores, 0)
-    return np.where(reached, places, -1).astype(np.int32), scores
+    places = state.backend.to_numpy(state.numbering.places)
+
+    def columns_of(items: HostArray) -> tuple[HostArray, HostArray]:
+        try:
+            ranking = search_own_items(state, items, request)
+        except ConvergenceError as missed:
+            # The last digits of single columns are no reason to throw hours of work away.
+            ranking = missed.result
+        reached = ranking.scores > 0
+        stored = np.where(reached, places[ranking.ids], -1).astype(np.int32)
+        return stored, np.where(reached, ranking.scores, 0)
+
+    return columns_of
 
 
 class _Store(Protocol):

@@ -135,7 +135,7 @@ def home_of(values: Any, backend: Backend) -> Backend:
 
 
 def lives_here(values: Any, backend: Backend) -> bool:
-    """Whether an array is on the backend's device, so that results stay there too."""
+    """Whether an array is one of the backend's library, or on any GPU: results stay there too."""
     if array_api_compat.is_array_api_obj(values):
         if array_api_compat.array_namespace(values) is backend.xp:
             return True
@@ -252,6 +252,11 @@ class _Results:
         ids, scores = (join([part() for part in parts]) for parts in zip(*self._parts, strict=True))
         parts = [part() for part in self._residuals]
         residuals, accuracy = (join(parts), request.stop.tolerance) if parts else (None, None)
+        if residuals is None and self.missed_after is not None and self._truncation is not None:
+            notes += (
+                f"the expansion of the filter may be off by {self._truncation:.1e}, above the "
+                f"accuracy {request.stop.tolerance:g}",
+            )
         if accuracy is not None:
             notes += _missed(residuals, accuracy, self._backend.xp if self._here else np)
         report = Report(

@@ -8,7 +8,6 @@ were made for, and eigenvectors are computed anew every time.
 
 from __future__ import annotations
 
-import warnings
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -16,6 +15,7 @@ import numpy as np
 
 from hybrid_gpu.backends import Array, Backend
 from hybrid_gpu.backends.protocol import HostArray, Numbering
+from hybrid_gpu.errors import warn_caller
 from hybrid_gpu.graph.affinity import numbering_of, reciprocal_graph
 from hybrid_gpu.graph.neighbors import Neighbors, exact_neighbors, unit_rows
 from hybrid_gpu.index.build import BasisChoice, Settings, state_from_lists
@@ -112,10 +112,9 @@ class _Changed:
 
 def _tell_of_columns(state: IndexState, change: str) -> None:
     if state.columns is not None:
-        warnings.warn(
+        warn_caller(
             f"{change} drops the stored columns, which are those of the graph before it. Make them "
-            f"anew with index = index.precompute(keep={state.columns.keep}).",
-            stacklevel=4,  # the line that called the index's method
+            f"anew with index = index.precompute(keep={state.columns.keep})."
         )
 
 

@@ -128,7 +128,7 @@ class GivenLists(FirstStage):
         super().__init__(state, Observation(self._hits.ids, weights, state.n))
 
     def similarities(self) -> Array:
-        return _listed(self._places, self._positive, self._state.n, self._state.backend)[0]
+        return self._means(self._positive, self._times_listed())
 
     def unreached(self) -> Array:
         """What is listed comes first, by its cosine; the rest by the cosine to the hits' mean.
@@ -137,18 +137,29 @@ class GivenLists(FirstStage):
         """
         state, backend, xp = self._state, self._state.backend, self._state.backend.xp
         items = state.descriptors
-        means, listed = _listed(self._places, self._cosines, state.n, backend)
-        levels, _ = _listed(self._places, _levels(self._places, means, xp), state.n, backend)
+        times = self._times_listed()
+        means = self._means(self._cosines, times)
+        levels = self._means(_levels(self._places, means, xp), times)
         rest = xp.full(means.shape, -xp.inf, dtype=means.dtype, device=backend.device)
         if items is not None:
             shape = (self._places.shape[0], items.shape[1])
             origin = xp.zeros(shape, dtype=items.dtype, device=backend.device)
             queries = expanded(origin, items, self._hits, state.gamma, backend)
             known = xp.max(xp.abs(queries), axis=1, keepdims=True) > 0
-            rest = xp.where(known, xp.matmul(queries, items.T), rest)
+            rest = xp.where(known, backend.matmul(queries, items.T), rest)
         # Cosines lie in [-1, 1]: 3 lifts every listed item above all others. Levels in the list,
         # not cosines, of which 3 would leave no digit beyond the seventh in float32.
-        return xp.where(listed, 3 + levels, rest)
+        return xp.where(times > 0, 3 + levels, rest)
+
+    def _times_listed(self) -> Array:
+        """How often each item is listed, (m, n)."""
+        ones = self._state.backend.xp.ones_like(self._cosines)
+        return self._state.backend.place(self._places, ones, self._state.n).T
+
+    def _means(self, values: Array, times: Array) -> Array:
+        """Values (m, q) of the lists as (m, n): the mean of each listed item, 0 elsewhere."""
+        sums = self._state.backend.place(self._places, values, self._state.n).T
+        return sums / self._state.backend.xp.clip(times, min=1)
 
     def shortlist(self, size: int) -> Array:
         return self._places
@@ -160,6 +171,9 @@ class GivenLists(FirstStage):
 
 class OwnItems(GivenLists):
     """Items of an index without descriptors as queries: each is known to be like itself."""
+
+    def similarities(self) -> Array:
+        return self._state.backend.place(self._places, self._positive, self._state.n).T
 
     def shortlist(self, size: int) -> Array:
         state = self._state
@@ -182,14 +196,6 @@ def powered(similarities: Array, gamma: float, backend: Backend) -> Array:
     # Large powers leave that of float64, too: what ranks are the ratios to the best result.
     unit = xp.clip(largest**gamma, min=_LEAST_WEIGHT)
     return (positive / largest) ** gamma * unit
-
-
-def _listed(places: Array, values: Array, n: int, backend: Backend) -> tuple[Array, Array]:
-    """Lists (m, q) as (m, n): the mean value of each listed item, 0 elsewhere; which are listed."""
-    xp = backend.xp
-    times = backend.place(places, xp.ones_like(values), n).T
-    means = backend.place(places, values, n).T / xp.clip(times, min=1)
-    return means, times > 0
 
 
 def _levels(places: Array, means: Array, xp: Any) -> Array:

@@ -54,16 +54,16 @@ def requested(
     chosen = METHODS[_DEFAULT if name == "auto" else name]
     if expansion is not None:
         check_kind(expansion, "expansion", Expansion, "Pass Expansion(neighbors=10, alpha=3).")
-    sieve = PageRank(state.alpha) if filter is None else as_filter(filter)
-    check_alpha_resolved(sieve, state.dtype)
+    chosen_filter = PageRank(state.alpha) if filter is None else as_filter(filter)
+    check_alpha_resolved(chosen_filter, state.dtype)
     size = min(_DEFAULT_SHORTLIST, state.n)
     if shortlist is not None:
         size = check_count(shortlist, "shortlist", high=state.n)
     request = Request(
         k=min(check_count(k, "k"), state.n),
         method=chosen,
-        filter=sieve,
-        stop=_stopping(chosen, sieve, steps=steps, rtol=rtol, accuracy=accuracy),
+        filter=chosen_filter,
+        stop=_stopping(chosen, chosen_filter, steps=steps, rtol=rtol, accuracy=accuracy),
         query_neighbors=None
         if query_neighbors is None
         else check_count(query_neighbors, "query_neighbors"),
@@ -90,22 +90,22 @@ def _stopping(method: Method, filter: Filter, **asked: Any) -> Stopping:
     return stop
 
 
-def _right_side(state: IndexState, found: FirstStage) -> Array:
+def _right_side(state: IndexState, first_stage: FirstStage) -> Array:
     """The observations as columns (n, m), the largest weight of each being 1 to 2."""
     # The square of a number below 1e-23 is zero in float32, and weights are powers of
     # similarities: those of 1e-7 already have squares that are.
-    seen = found.observation
-    return state.backend.place(seen.ids, _scaled_weights(state, found), seen.n)
+    places = first_stage.observation.ids
+    return state.backend.place(places, _scaled_weights(state, first_stage), state.n)
 
 
-def _scaled_weights(state: IndexState, found: FirstStage) -> Array:
-    scaled = found.observation.weights / found.scale
+def _scaled_weights(state: IndexState, first_stage: FirstStage) -> Array:
+    scaled = first_stage.observation.weights / first_stage.scale
     return state.backend.xp.astype(scaled, state.graph.degrees.dtype)
 
 
-def _unscaled(found: FirstStage, solution: Solution) -> Solution:
+def _with_scale(first_stage: FirstStage, solution: Solution) -> Solution:
     """A solution for ``_right_side``, with the scale of the observations beside it."""
-    return replace(solution, scale=found.scale)
+    return replace(solution, scale=first_stage.scale)
 
 
 def _direct(values: Array) -> Solution:
@@ -113,16 +113,16 @@ def _direct(values: Array) -> Solution:
     return Solution(values, residuals=None, steps=0, converged=True)
 
 
-def _nearest(state: IndexState, found: FirstStage, request: Request) -> Solution:
-    return _direct(found.similarities().T)
+def _nearest(state: IndexState, first_stage: FirstStage, request: Request) -> Solution:
+    return _direct(first_stage.similarities().T)
 
 
-def _query_expansion(state: IndexState, found: FirstStage, request: Request) -> Solution:
+def _query_expansion(state: IndexState, first_stage: FirstStage, request: Request) -> Solution:
     """Similarity to ``q + sum of weight * neighbor``."""
     xp, backend = state.backend.xp, state.backend
     items = state.required_descriptors("query expansion")
-    lists = found.nearest(request.expansion.neighbors)
-    queries = found.queries
+    lists = first_stage.nearest(request.expansion.neighbors)
+    queries = first_stage.queries
     if queries is None:  # somebody else's first stage: its results stand for the query
         shape = (lists.ids.shape[0], items.shape[1])
         queries = xp.zeros(shape, dtype=items.dtype, device=backend.device)
@@ -130,20 +130,20 @@ def _query_expansion(state: IndexState, found: FirstStage, request: Request) -> 
     return _direct(backend.matmul(items, vectors.T))
 
 
-def _temporal(state: IndexState, found: FirstStage, request: Request) -> Solution:
-    return _unscaled(found, _solve(state, _right_side(state, found), None, request))
+def _temporal(state: IndexState, first_stage: FirstStage, request: Request) -> Solution:
+    return _with_scale(first_stage, _solve(state, _right_side(state, first_stage), None, request))
 
 
-def _hybrid(state: IndexState, found: FirstStage, request: Request) -> Solution:
+def _hybrid(state: IndexState, first_stage: FirstStage, request: Request) -> Solution:
     basis, alpha = state.basis, request.filter.resolvent
-    right_side = _right_side(state, found)
+    right_side = _right_side(state, first_stage)
     solution = _solve(state, right_side, basis, request)
     if basis is not None and basis.crosses and alpha is not None:
         # The steps take back what such vectors hand to other components, but not to the last bit.
-        values = _within_components(state, found, solution.values)
+        values = _within_components(state, first_stage, solution.values)
         system = system_of(state.graph.adjacency, right_side, alpha, state.backend)
         solution = replace(solution, values=values, residuals=system.residuals(values))
-    return _unscaled(found, solution)
+    return _with_scale(first_stage, solution)
 
 
 def _solve(state: IndexState, right_side: Array, basis: Basis | None, request: Request) -> Solution:
@@ -151,24 +151,27 @@ def _solve(state: IndexState, right_side: Array, basis: Basis | None, request: R
     return diffused(adjacency, right_side, basis, request.filter, request.stop, state.backend)
 
 
-def _within_components(state: IndexState, found: FirstStage, values: Array) -> Array:
+def _within_components(state: IndexState, first_stage: FirstStage, values: Array) -> Array:
     """Scores, with zeros for the components in which nothing was observed."""
-    xp, backend, places = state.backend.xp, state.backend, found.observation.ids
+    xp, backend, places = state.backend.xp, state.backend, first_stage.observation.ids
     labels = state.graph.components
     known = xp.where(places < 0, xp.zeros_like(places), places)
     component = backend.asarray(labels.astype("int64"))
     observed = xp.reshape(xp.take(component, xp.reshape(known, (-1,))), places.shape)
     observed = xp.where(places < 0, places, observed)
-    weights = backend.place(observed, _scaled_weights(state, found), int(labels.max()) + 1)
+    weights = backend.place(observed, _scaled_weights(state, first_stage), int(labels.max()) + 1)
     return xp.where(xp.take(weights, component, axis=0) > 0, values, xp.zeros_like(values))
 
 
-def _truncated(state: IndexState, found: FirstStage, request: Request) -> Solution:
+def _truncated(state: IndexState, first_stage: FirstStage, request: Request) -> Solution:
     """Temporal filtering on the shortlist of each query: a graph of its own for every one."""
     xp, backend = state.backend.xp, state.backend
-    shortlists, right_side = found.shortlist(request.shortlist), _right_side(state, found)
+    shortlists, right_side = (
+        first_stage.shortlist(request.shortlist),
+        _right_side(state, first_stage),
+    )
     columns, solutions = [], []
-    for query in range(found.observation.queries):
+    for query in range(first_stage.observation.queries):
         places = xp.unique_values(shortlists[query, :])
         places = places[places >= 0]
         if places.shape[0] == 0:
@@ -191,7 +194,7 @@ def _truncated(state: IndexState, found: FirstStage, request: Request) -> Soluti
         converged=all(solution.converged for solution in solutions),
         truncation=solutions[0].truncation,
     )
-    return _unscaled(found, whole)
+    return _with_scale(first_stage, whole)
 
 
 def _cut_out(graph: Graph, places: Array, backend: Backend) -> Any:
@@ -209,15 +212,17 @@ def _cut_out(graph: Graph, places: Array, backend: Backend) -> Any:
     return csr_from_sorted(again, rows, columns, part.shape, backend)
 
 
-def _fast_spectral(state: IndexState, found: FirstStage, request: Request) -> Solution:
+def _fast_spectral(state: IndexState, first_stage: FirstStage, request: Request) -> Solution:
     """``U_1 h(Lambda_1) U_1^T y``, eq. (spectral) with the leading eigenpairs only."""
     basis = state.required_eigenvectors()
     gain = gains_at(request.filter, basis.eigenvalues, state.backend)
-    scores = basis.prolong(gain * basis.restrict(_right_side(state, found)))
-    return _unscaled(found, _direct(scores))
+    scores = basis.prolong(gain * basis.restrict(_right_side(state, first_stage)))
+    return _with_scale(first_stage, _direct(scores))
 
 
-def _fast_spectral_weighted(state: IndexState, found: FirstStage, request: Request) -> Solution:
+def _fast_spectral_weighted(
+    state: IndexState, first_stage: FirstStage, request: Request
+) -> Solution:
     """FSR, mixed with the similarity of items that the eigenvectors represent poorly.
 
     The paper names the heuristic without a formula. Our reading: an item's weight is the norm of
@@ -228,37 +233,37 @@ def _fast_spectral_weighted(state: IndexState, found: FirstStage, request: Reque
     xp = state.backend.xp
     weight = state.required_eigenvectors().row_norms()
     # Both parts are divided by the size of the observation.
-    scale = found.scale
+    scale = first_stage.scale
     root = xp.astype(scale.T ** (1 / state.gamma), weight.dtype)
-    fallback = (xp.clip(found.similarities().T, min=0) / root) ** state.gamma
+    fallback = (xp.clip(first_stage.similarities().T, min=0) / root) ** state.gamma
     floor = float(gains(request.filter, 0.0))
-    spectral = _fast_spectral(state, found, request).values / (floor if floor > 0 else 1.0)
+    spectral = _fast_spectral(state, first_stage, request).values / (floor if floor > 0 else 1.0)
     mixed = weight * spectral + (1 - weight) * fallback
     return replace(_direct(mixed), scale=scale)
 
 
-def _hybrid_paper(state: IndexState, found: FirstStage, request: Request) -> Solution:
-    return _as_in_paper(state, found, request, state.required_eigenvectors())
+def _hybrid_paper(state: IndexState, first_stage: FirstStage, request: Request) -> Solution:
+    return _as_in_paper(state, first_stage, request, state.required_eigenvectors())
 
 
-def _sparse_hybrid(state: IndexState, found: FirstStage, request: Request) -> Solution:
+def _sparse_hybrid(state: IndexState, first_stage: FirstStage, request: Request) -> Solution:
     vectors = state.required_eigenvectors().sparsified(request.sparsity)
-    return _as_in_paper(state, found, request, vectors)
+    return _as_in_paper(state, first_stage, request, vectors)
 
 
 def _as_in_paper(
-    state: IndexState, found: FirstStage, request: Request, vectors: Basis
+    state: IndexState, first_stage: FirstStage, request: Request, vectors: Basis
 ) -> Solution:
-    values, right_side = state.required_eigenvectors().eigenvalues, _right_side(state, found)
+    values, right_side = state.required_eigenvectors().eigenvalues, _right_side(state, first_stage)
     solution = hybrid_as_in_paper(vectors, values, right_side, request.filter, request.stop)
-    return _unscaled(found, solution)
+    return _with_scale(first_stage, solution)
 
 
-def _precomputed(state: IndexState, found: FirstStage, request: Request) -> Solution:
+def _precomputed(state: IndexState, first_stage: FirstStage, request: Request) -> Solution:
     """The sum of the stored columns of the observed items: diffusion is linear."""
-    scaled = replace(found.observation, weights=_scaled_weights(state, found))
+    scaled = replace(first_stage.observation, weights=_scaled_weights(state, first_stage))
     values = state.required_columns().combine(scaled, state.backend)
-    return _unscaled(found, _direct(values))
+    return _with_scale(first_stage, _direct(values))
 
 
 def _check_descriptors(state: IndexState, request: Request) -> None:
@@ -312,7 +317,6 @@ _TABLE = (
         "conjugate gradients on the regularized Laplacian",
         _temporal,
         steps=20,
-        solves=True,
         kept_bytes=_graph_bytes,
     ),
     Method(
@@ -320,7 +324,6 @@ _TABLE = (
         "temporal on the query's shortlist, re-normalized",
         _truncated,
         steps=20,
-        solves=True,
         kept_bytes=_graph_bytes,
         uses_shortlist=True,
     ),
@@ -345,7 +348,6 @@ _TABLE = (
         "spectral and temporal filtering together, as the paper writes it",
         _hybrid_paper,
         steps=5,
-        solves=True,
         exact=False,
         needs_eigenvectors=True,
         check=_check_eigenvectors,
@@ -356,7 +358,6 @@ _TABLE = (
         "hybrid-paper with sparsified eigenvectors",
         _sparse_hybrid,
         steps=5,
-        solves=True,
         exact=False,
         needs_eigenvectors=True,
         check=_check_eigenvectors,
@@ -368,7 +369,6 @@ _TABLE = (
         "conjugate gradients, deflated by any basis; exact",
         _hybrid,
         steps=None,
-        solves=True,
         kept_bytes=_graph_and_basis_bytes,
     ),
     Method(

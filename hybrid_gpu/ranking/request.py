@@ -68,8 +68,6 @@ class Method:
         Scores (n, m) for what a first stage found.
     steps : int or None
         Steps that it takes if nobody says otherwise; None: those that its accuracy takes.
-    solves : bool
-        Whether it takes steps on the graph.
     exact : bool
         Whether its steps converge to the diffusion, so that an accuracy can be asked for.
     needs_eigenvectors, needs_columns : bool
@@ -88,7 +86,6 @@ class Method:
     summary: str
     score: Callable[[IndexState, FirstStage, Request], Solution]
     steps: int | None = 0
-    solves: bool = False
     exact: bool = True
     needs_eigenvectors: bool = False
     needs_columns: bool = False

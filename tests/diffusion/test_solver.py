@@ -875,3 +875,46 @@ def test_the_bound_of_an_expansion_of_one_term_includes_its_rounding(backend, rn
     errors = np.linalg.norm(backend.to_numpy(solution.values) - exact, axis=0)
     assert errors.max() > 0
     assert np.all(errors <= solution.truncation * lengths)
+
+
+def test_negative_observations_are_scaled_by_their_size(backend, rng):
+    affinity, observation = problem(rng)
+    graph = hg.graph_from_affinity(affinity, backend=backend)
+    plain = hg.diffuse(graph, backend.asarray(observation.astype(np.float32)), backend=backend)
+    tiny = (-1e-30 * observation).astype(np.float32)
+    solution = hg.diffuse(graph, backend.asarray(tiny), backend=backend)
+    np.testing.assert_allclose(
+        backend.to_numpy(solution.values) / np.float32(-1e-30),
+        backend.to_numpy(plain.values),
+        rtol=1e-2,
+        atol=1e-4,
+    )
+    assert backend.to_numpy(solution.residuals).max() <= 3e-3
+
+
+def test_an_expansion_that_is_cut_short_misses_its_tolerance(backend, rng):
+    affinity, observation = problem(rng)
+    graph = hg.graph_from_affinity(affinity, dtype="float64", backend=backend)
+    given, heat = backend.asarray(observation), hg.HeatKernel(30.0)
+    enough = hg.diffuse(graph, given, filter=heat, rtol=1e-6, backend=backend)
+    assert enough.converged
+    # As many terms as the tolerance takes, however many are allowed.
+    allowed = hg.diffuse(graph, given, filter=heat, rtol=1e-6, steps=500, backend=backend)
+    assert allowed.steps == enough.steps
+    few = hg.diffuse(graph, given, filter=heat, accuracy=1e-6, steps=4, backend=backend)
+    assert (few.steps, few.converged) == (4, False)
+    assert few.truncation > 1e-6
+    with pytest.raises(hg.ConvergenceError, match="did not reach rtol=1e-06 in 4 steps"):
+        hg.diffuse(graph, given, filter=heat, rtol=1e-6, steps=4, backend=backend)
+    index = hg.build_index_from_graph(affinity, dtype="float64", backend=backend)
+    with pytest.raises(hg.ConvergenceError):
+        index.search_items([3], k=5, filter=heat, rtol=1e-6, steps=4)
+    (note,) = index.search_items([3], k=5, filter=heat, accuracy=1e-6, steps=4).report.notes
+    assert "above the accuracy 1e-06" in note
+
+
+def test_an_observation_of_other_items_is_refused(backend):
+    graph = hg.graph_from_affinity(path(7), backend=backend)
+    observation = hg.observe([[3]], [[1.0]], 8, backend=backend)
+    with pytest.raises(ValueError, match="one of the graph's 7 items; got one of 8"):
+        hg.diffuse(graph, observation, backend=backend)

@@ -372,3 +372,25 @@ def test_operator_is_shifted_scaled_and_of_the_precision_asked_for(backend, dtyp
     whole = dense_spectrum(graph, backend)[1][np.ix_(order, order)]
     np.testing.assert_allclose(dense(backend, matrix), 2 * (whole - 0.25 * np.eye(6)), rtol=1e-6)
     assert backend.to_numpy(matrix.data).dtype == dtype
+
+
+@pytest.mark.parametrize(
+    "order", [np.arange(10), np.arange(1, 31), np.zeros(30, int), np.arange(30.0), "order", 3]
+)
+def test_an_order_that_leaves_items_out_is_refused(backend, order):
+    graph = hg.graph_from_affinity(path(30), backend=backend)
+    with pytest.raises(ValueError, match="order must hold each of the 30 items once"):
+        leading_eigenpairs(graph, rank=3, order=order, backend=backend)
+    with pytest.raises(TypeError, match="start must be of type Spectrum"):
+        leading_eigenpairs(graph, rank=3, start=order, backend=backend)
+
+
+def test_any_order_gives_the_same_eigenvalues(backend, rng):
+    graph = hg.graph_from_affinity(path(30), dtype="float64", backend=backend)
+    orders = (None, list(range(30)), rng.permutation(30))
+    first, *others = (
+        backend.to_numpy(leading_eigenpairs(graph, rank=3, order=o, backend=backend).eigenvalues)
+        for o in orders
+    )
+    for values in others:
+        np.testing.assert_allclose(values, first, atol=1e-8)

@@ -269,3 +269,29 @@ def test_items_that_an_exponent_leaves_without_an_edge_are_told_of(backend, dtyp
     with pytest.warns(UserWarning, match=r"2 of 6 items are left without an edge.*smaller gamma"):
         graph = graph_of_lists(backend, ids, similarities, gamma=1000.0, dtype=dtype)
     assert (graph.edges, graph.isolated) == (2, 2)
+
+
+@pytest.mark.parametrize("wrong", [10, 50, -2, 2**40])
+def test_lists_that_name_no_item_are_refused(backend, wrong):
+    ids = np.tile([[1, 2, wrong]], (10, 1))
+    lists = hg.Neighbors(backend.asarray(ids), backend.asarray(np.ones((10, 3))))
+    with pytest.raises(ValueError, match="neighbors must list items of 0 to 9, or -1"):
+        hg.reciprocal_graph(lists, backend=backend)
+
+
+def test_a_warning_names_the_line_that_asked_for_a_graph(backend):
+    ids = np.array([[1], [0], [3], [2]])
+    similarities = np.array([[1.0], [1.0], [1e-3], [1e-3]])
+    lists = hg.Neighbors(backend.asarray(ids), backend.asarray(similarities))
+    vectors = np.array([[1.0, 0], [1, 0], [0, 1], [0, 1]])
+    calls = (
+        lambda: hg.reciprocal_graph(lists, gamma=30, backend=backend),
+        lambda: hg.build_index_from_neighbors(ids, similarities, gamma=30, backend=backend),
+        lambda: hg.build_index_from_neighbors(
+            ids, similarities, descriptors=vectors, gamma=30, backend=backend
+        ),
+    )
+    for call in calls:
+        with pytest.warns(UserWarning, match="left without an edge") as warned:
+            call()
+        assert warned[0].filename == __file__

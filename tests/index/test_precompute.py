@@ -336,3 +336,26 @@ def test_another_working_directory_does_not_lead_to_another_folder(tmp_path, mon
     )
     assert (there / "columns" / "progress.json").read_text() == "mine"
     assert (here / "columns" / "progress.json").is_file()
+
+
+def test_a_run_that_ends_before_its_first_row_can_be_removed_with_its_folder(plain, tmp_path):
+    def interrupt(stage, done, total):
+        if stage == "precompute":
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        plain.precompute(keep=9, folder=tmp_path / "columns", progress=interrupt)
+    assert json.loads((tmp_path / "columns" / "progress.json").read_text())["done"] == 0
+    remove_columns(tmp_path / "columns")
+    assert not (tmp_path / "columns").exists()
+
+
+def test_columns_of_the_version_before_are_not_gone_on_with(plain, half_done):
+    # They were numbered by ids, and those of now are by places.
+    path = half_done / "progress.json"
+    state = json.loads(path.read_text())
+    del state["numbered"], state["checksum"]
+    state["checksum"] = module.checksum(json.dumps(state, sort_keys=True).encode())
+    path.write_text(json.dumps(state))
+    with pytest.raises(hg.IndexFileError, match="another index or with other settings"):
+        plain.precompute(keep=9, folder=half_done)

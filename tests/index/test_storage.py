@@ -932,3 +932,24 @@ def test_where_an_index_goes_its_inverse_goes_too(grouped, backend):
     index, _ = grouped
     other = hg.DiffusionIndex(unpacked(packed(index.state), backend))
     assert other.state.basis.kept_inverse(index.alpha) is not None
+
+
+def test_a_basis_of_a_stranger_s_kind_is_refused_before_anything_is_written(grouped, backend):
+    index, folder = grouped
+
+    class Mine(GalerkinBasis):
+        @property
+        def kind(self):
+            return "mine"
+
+    parts = {name: getattr(index.basis, name) for name in ("vectors", "transposed", "spread")}
+    parts |= {name: getattr(index.basis, name) for name in ("gram", "coupling", "alone")}
+    mine = Mine(**parts, adjacency=index.graph.adjacency, backend=backend)
+    strange = hg.with_basis(index, mine)
+    assert strange.search_items([3], k=4).ids.shape == (1, 4)
+    before = {path.name: path.read_bytes() for path in folder.iterdir()}
+    with pytest.raises(ValueError, match="of the kind 'mine' can be searched with, but not"):
+        strange.save(folder)
+    assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
+    index.save(folder)
+    assert hg.load_index(folder, backend=backend).n == 60

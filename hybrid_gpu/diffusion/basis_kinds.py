@@ -25,6 +25,16 @@ KINDS: Mapping[str, Any] = MappingProxyType(
 """The class of each kind of basis."""
 
 
+def check_kind_known(kind: str) -> None:
+    """Refuse a kind that could not be brought back, before anything is written."""
+    if kind not in KINDS:
+        raise ValueError(
+            f"a basis of the kind {kind!r} can be searched with, but not be saved or moved to "
+            f"another backend, as can those of the kinds: {'; '.join(KINDS)}. Use "
+            "hg.with_basis(index, vectors) with its vectors."
+        )
+
+
 def restored_basis(
     kind: str, arrays: Mapping[str, Any], facts: Mapping[str, Any], graph: Graph, backend: Backend
 ) -> Basis:

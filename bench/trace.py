@@ -14,11 +14,13 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import subprocess
 import sys
 import time
 import tracemalloc
 from collections.abc import Callable
+from functools import partial
 from itertools import pairwise
 from typing import Annotated, Any
 
@@ -50,15 +52,17 @@ def main(
             command = [python, __file__, "--alone", f"--items={items}", f"--queries={queries}"]
             done = subprocess.run(command, capture_output=True, text=True, check=True)
             runs[name].append(json.loads(done.stdout))
+    columns = dict.fromkeys(key for row in runs["after"][0].values() for key in row)
     rows = [
         {
             "what": what,
             "version": name,
+            **dict.fromkeys(columns),
             **runs[name][0][what],
             # The fastest of all runs: other work on the machine only adds to it.
             "seconds": min(run[what]["seconds"] for run in runs[name]),
         }
-        for what in ("build", "search")
+        for what in runs["after"][0]
         for name in sorted(pythons, reverse=True)
     ]
     show("one build, one search", rows)
@@ -87,16 +91,35 @@ def measured(items: int, queries: int) -> dict[str, dict[str, float]]:
         return index.search(wanted, k=100, steps=5)
 
     search()
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    build()
+    grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
     size = items * queries * 4
-    return {
-        "build": {**walk(build), "seconds": fastest(build)},
-        "search": {
+    rows: dict[str, dict[str, float]] = {
+        "build": {**walk(build), "peak MB": grown / 1e3, "seconds": fastest(build)},
+        "search, five steps": {
             **walk(search),
             "arrays (n, m) asked for": asked_for(search, index.backend.xp, items * queries),
             "alive together": peak(search) / size,
             "seconds": fastest(search),
         },
     }
+    many = np.tile(wanted, (2, 1))
+    for count, options in (
+        (1, {}),
+        (128, {}),
+        (1, {"method": "temporal"}),
+        (128, {"method": "temporal"}),
+        (128, {"k": items}),
+    ):
+        some = many[:count]
+        name = f"search, {options.get('method', 'hybrid')}, {count} queries"
+        if "k" in options:
+            name += ", all items"
+        work = partial(index.search, some, **options)
+        work()
+        rows[name] = {"seconds": fastest(work)}
+    return rows
 
 
 def walk(work: Callable[[], Any]) -> dict[str, float]:

@@ -84,16 +84,15 @@ def measured(items: int, queries: int) -> dict[str, dict[str, float]]:
             lists.ids, lists.similarities, descriptors=database, backend="numpy"
         )
 
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     index = build()
+    grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
 
     def search() -> Any:
         # Five steps: the walk shall not depend on how far a version's default goes.
         return index.search(wanted, k=100, steps=5)
 
     search()
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    build()
-    grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
     size = items * queries * 4
     rows: dict[str, dict[str, float]] = {
         "build": {**walk(build), "peak MB": grown / 1e3, "seconds": fastest(build)},

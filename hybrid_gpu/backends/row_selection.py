@@ -15,13 +15,14 @@ def best_of_row(line: HostArray, k: int, numbering: Numbering | None) -> HostArr
     n = line.size
     if k == n:
         return _all_of_row(line, numbering)
-    threshold = np.partition(line, n - k)[n - k]
+    largest = np.partition(line, n - k)[n - k :]
+    if np.isnan(largest.max()):  # NaN compares with nothing: first, as in other backends
+        return _all_of_row(np.where(np.isnan(line), np.inf, line), numbering)[:k]
+    threshold = largest[0]
     above = np.flatnonzero(line > threshold)
     # argpartition would pick any of the entries that tie at the threshold: take the first ones.
     level = np.flatnonzero(line == threshold)
     wanted = k - above.size
-    if level.size < wanted:  # NaN compares with nothing: first, as in other backends
-        return _all_of_row(np.where(np.isnan(line), np.inf, line), numbering)[:k]
     if numbering is not None:
         above, level = _by_ids(above, numbering), _by_ids(level, numbering)
     above = above[np.argsort(-line[above], kind="stable")]

@@ -11,7 +11,7 @@ import numpy as np
 
 from hybrid_gpu.backends import Array, Backend, SparseMatrix, select_backend
 from hybrid_gpu.backends.protocol import CoarseInverse, HostArray, Numbering
-from hybrid_gpu.backends.threads import Kept
+from hybrid_gpu.backends.threads import Kept, single_threaded_blas
 from hybrid_gpu.diffusion.basis import (
     Deflation,
     check_room_for_inverse,
@@ -171,12 +171,14 @@ class GalerkinBasis:
         # On the host in float64, once: E is small, and vectors that depend on each other must be
         # told from rounding.
         small = -alpha * _on_host(self.coupling, backend)
-        if self.gram is None:
-            # Orthonormal vectors: E has no eigenvalue below 1 - alpha.
-            inverse, norm = np.linalg.inv(np.eye(len(small)) + small), 1 / (1 - alpha)
-        else:
-            epsilon = float(backend.xp.finfo(self.alone.dtype).eps)
-            inverse, norm = _pseudo_inverse(small + backend.to_numpy(self.gram), epsilon)
+        # BLAS on one thread: a fork while it has several would leave this process waiting for ever.
+        with single_threaded_blas():
+            if self.gram is None:
+                # Orthonormal vectors: E has no eigenvalue below 1 - alpha.
+                inverse, norm = np.linalg.inv(np.eye(len(small)) + small), 1 / (1 - alpha)
+            else:
+                epsilon = float(backend.xp.finfo(self.alone.dtype).eps)
+                inverse, norm = _pseudo_inverse(small + backend.to_numpy(self.gram), epsilon)
         together = backend.asarray((inverse + inverse.T) / 2, dtype)
         return CoarseInverse(together, inverse_of(self.alone, alpha, backend), norm)
 
@@ -304,6 +306,11 @@ def _coupled(
         blocks.append([_times(transposed, part, backend) for part in (block, image)])
     if blocks:
         gram, coupling = (xp.concat(parts, axis=1) for parts in zip(*blocks, strict=True))
+    if not bool(xp.all(xp.isfinite(gram))):
+        raise ValueError(
+            f"basis must have vectors whose squares {dtype_name(dtype)} can hold; got entries that "
+            "are too large. Divide each vector by its norm."
+        )
     return made(
         vectors=vectors,
         transposed=transposed,
@@ -358,6 +365,8 @@ def _pseudo_inverse(matrix: HostArray, epsilon: float) -> tuple[HostArray, float
     if len(matrix) == 0:
         return matrix, 0.0
     values, vectors = np.linalg.eigh((matrix + matrix.T) / 2)
-    kept = values > values[-1] * epsilon * values.size
+    # Nor what is so small that its inverse is infinite.
+    least = float(np.finfo(np.float64).smallest_normal)
+    kept = values > max(values[-1] * epsilon * values.size, least)
     values, vectors = values[kept], vectors[:, kept]
     return (vectors / values) @ vectors.T, 1 / float(values[0]) if values.size else 0.0

@@ -106,9 +106,11 @@ class Settings:
     keep_neighbors: bool = False
 
     def __post_init__(self) -> None:
-        check_dtype(self.dtype)
-        check_alpha_resolved(PageRank(self.alpha), self.dtype)
-        check_positive(self.gamma, "gamma")
+        alpha = PageRank(self.alpha)
+        object.__setattr__(self, "dtype", check_dtype(self.dtype))
+        object.__setattr__(self, "alpha", alpha.alpha)
+        object.__setattr__(self, "gamma", check_positive(self.gamma, "gamma"))
+        check_alpha_resolved(alpha, self.dtype)
         check_flag(self.keep_neighbors, "keep_neighbors")
 
 
@@ -175,8 +177,8 @@ def state_from_graph(
         neighbors=None if lists is None else lists.renumbered(numbering, backend),
         basis=None,
         columns=None,
-        alpha=float(settings.alpha),
-        gamma=float(settings.gamma),
+        alpha=settings.alpha,
+        gamma=settings.gamma,
         backend=backend,
         grouping=Grouping(graph.n),
     )

@@ -94,7 +94,7 @@ def build_index(
     choice = BasisChoice(basis, rank, precision, tolerance, sparsity, seed, progress)
     check_engine(knn)
     with device.annotate("build"):
-        vectors = check_vectors(descriptors, "descriptors", dtype=dtype, backend=device)
+        vectors = check_vectors(descriptors, "descriptors", dtype=settings.dtype, backend=device)
         return DiffusionIndex(
             state_from_descriptors(vectors, neighbors, knn, settings, choice, device)
         )
@@ -139,11 +139,13 @@ def build_index_from_neighbors(
     settings = Settings(alpha, gamma, dtype, keep_neighbors)
     choice = BasisChoice(basis, rank, precision, tolerance, sparsity, seed, progress)
     with device.annotate("build"):
-        lists = neighbors_from_lists(ids, similarities, metric=metric, dtype=dtype, backend=device)
+        lists = neighbors_from_lists(
+            ids, similarities, metric=metric, dtype=settings.dtype, backend=device
+        )
         n, k = lists.ids.shape
         choice.check(n)
         check_room(n, 0, k, device)
-        units = optional_units(descriptors, n, dtype, device)
+        units = optional_units(descriptors, n, settings.dtype, device)
         return DiffusionIndex(state_from_lists(lists, units, settings, choice, device))
 
 
@@ -181,9 +183,9 @@ def build_index_from_graph(
     settings = Settings(alpha, gamma, dtype)
     choice = BasisChoice(basis, rank, precision, tolerance, sparsity, seed, progress)
     with device.annotate("build"):
-        graph = graph_from_affinity(affinity, dtype=dtype, backend=device)
+        graph = graph_from_affinity(affinity, dtype=settings.dtype, backend=device)
         choice.check(graph.n)
-        units = optional_units(descriptors, graph.n, dtype, device)
+        units = optional_units(descriptors, graph.n, settings.dtype, device)
         return DiffusionIndex(state_from_graph(graph, units, None, settings, choice, device))
 
 

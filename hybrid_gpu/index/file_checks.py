@@ -56,7 +56,7 @@ def check_parameters(parameters: Any, fault: Fault) -> None:
     try:
         _check_values_of(parameters)
     except (KeyError, TypeError, ValueError, OverflowError) as wrong:
-        reason = f"{wrong} is missing" if isinstance(wrong, KeyError) else str(wrong)
+        reason = f"{wrong} is missing" if isinstance(wrong, KeyError) else str(wrong).rstrip(".")
         raise fault(None, f"damaged, its parameters are not those of an index: {reason}") from wrong
 
 
@@ -90,9 +90,11 @@ def check_section(name: str, section: Section, parts: Packed, verify: bool, faul
     basis = parts.parameters.get("basis")
     try:
         check_alpha(section.parameters["alpha"])
-        check_positive(section.parameters["norm"], "norm")
+        if not 0 <= check_number(section.parameters["norm"], "norm") <= _LARGEST:
+            raise ValueError("norm must be a size")
     except (KeyError, TypeError, ValueError, OverflowError) as wrong:
-        raise fault(None, f"damaged, the inverse of its basis is not told: {wrong}") from wrong
+        reason = str(wrong).rstrip(".")
+        raise fault(None, f"damaged, the inverse of its basis is not told: {reason}") from wrong
     coupled = None if basis is None else _BASES[basis["kind"]].coupled
     if set(section.arrays) != _INVERSE_PARTS or coupled is None:
         raise fault(None, "the parts of the index do not fit together: an inverse of no basis")

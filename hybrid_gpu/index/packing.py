@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -75,7 +76,7 @@ def packed(state: IndexState) -> Packed:
         parts |= {f"basis_{name}": part for name, part in basis.arrays().items()}
         parameters["basis"] = {"kind": basis.kind, "rank": basis.rank, **basis.facts()}
         inverse = basis.kept_inverse(state.alpha)
-        if inverse is not None:
+        if inverse is not None and math.isfinite(inverse.norm):
             sections[INVERSE] = Section(
                 {"together": host(inverse.together)}, {"alpha": state.alpha, "norm": inverse.norm}
             )

@@ -104,8 +104,11 @@ def _write(parts: Packed, folder: Path, mark: str) -> None:
         },
     }
     header["checksum"] = _header_checksum(header)
+    # What could not be read again must not take the place of what can.
+    content = json.dumps(header, indent=2, allow_nan=False)
+    _check_header(json.loads(content), folder)
     temporary = folder / f"{HEADER}.{mark}.tmp"
-    write_synced(temporary, json.dumps(header, indent=2).encode())
+    write_synced(temporary, content.encode())
     # The arrays' names are on disk before the header that names them, and the header before the
     # old arrays go.
     sync_folder(folder)
@@ -203,6 +206,13 @@ def _read_header(folder: Path) -> dict[str, Any]:
     except OSError as fault:
         raise unreachable(path, fault) from fault
     header = read_json(path)
+    _check_header(header, folder)
+    return header
+
+
+def _check_header(header: Mapping[str, Any], folder: Path) -> None:
+    """Refuse what is no header of this library, or not one that this version can read."""
+    path = folder / HEADER
     if header.get("format") != FORMAT:
         raise IndexFileError(f"{path}: not a header of this library.")
     version = header.get("version")
@@ -228,7 +238,6 @@ def _read_header(folder: Path) -> dict[str, Any]:
                 "Upgrade with pip install -U hybrid-gpu."
             )
     check_parameters(header.get("parameters"), _faults(folder, header["arrays"]))
-    return header
 
 
 def _prefix(section: str) -> str:

@@ -66,8 +66,9 @@ class Ranking:
     Attributes
     ----------
     ids : int64 array of shape (m, k)
-        Database items; ties go to the more similar item, then to the lower id. -1 where there was
-        nothing more to find: ids are never made up.
+        Database items. Of equal scores, the lower id comes first; items that diffusion did not
+        reach, with a score of 0, come by their similarity. -1 where there was nothing more to
+        find: ids are never made up.
     scores : float array of shape (m, k)
         Their scores; 0 for items that diffusion did not reach, -inf beside an id of -1.
     report : Report

@@ -730,3 +730,49 @@ def test_sparse_eigenvectors_and_row_norms_are_made_once(backend, rng, monkeypat
         index.search(vectors[:9], k=5, method="shybrid", batch=2)
         index.search(vectors[:9], k=5, method="fsrw", batch=2)
     assert len(made) == 2
+
+
+@pytest.mark.parametrize("method", ["nn", "hybrid"])
+def test_the_top_k_is_the_head_of_the_full_ranking_at_every_k(backend, rng, method):
+    # One-hot descriptors: nearly everything ties.
+    vectors = np.eye(5)[rng.integers(0, 5, 40)]
+    index = hg.build_index(vectors, neighbors=6, dtype="float64", backend=backend)
+    queries = np.eye(5)[[0, 3, 4]]
+    whole = index.search(queries, k=40, method=method, steps=4)
+    for k in range(1, 40):
+        part = index.search(queries, k=k, method=method, steps=4)
+        np.testing.assert_array_equal(part.ids, whole.ids[:, :k])
+
+
+def test_what_a_basis_keeps_is_its_own(backend, rng):
+    vectors = clustered_vectors(rng, n=80)
+    index = hg.build_index(vectors, neighbors=8, basis="eigen", rank=6, backend=backend)
+    for method in ("fsrw", "shybrid"):  # they make the norms, and the sparse vectors, by places
+        index.search(vectors[:3], k=5, method=method)
+    host, basis = backend.to_numpy, index.basis
+    norms = np.linalg.norm(host(basis.vectors), axis=1, keepdims=True)
+    np.testing.assert_allclose(host(basis.row_norms()), norms, atol=1e-6)
+    sparse_vectors = dense(backend, basis.sparsified(0.99).vectors)
+    kept = sparse_vectors != 0
+    np.testing.assert_allclose(sparse_vectors[kept], host(basis.vectors)[kept], atol=1e-7)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64, np.dtype("float32"), "float64"])
+def test_a_dtype_may_be_one_of_numpy(rng, dtype):
+    vectors = clustered_vectors(rng, n=30)
+    lists = hg.nearest_neighbors(vectors, k=5, backend="numpy")
+    for index in (
+        hg.build_index(vectors, neighbors=5, dtype=dtype, backend="numpy"),
+        hg.build_index_from_neighbors(lists.ids, lists.similarities, dtype=dtype, backend="numpy"),
+        hg.build_index_from_graph(path(30), dtype=dtype, backend="numpy"),
+    ):
+        assert index.dtype == np.dtype(dtype).name
+
+
+def test_vectors_that_overflow_are_refused_with_what_to_do(backend, rng):
+    index = hg.build_index(clustered_vectors(rng, n=30), neighbors=5, backend=backend)
+    with (
+        np.errstate(over="ignore", invalid="ignore"),
+        pytest.raises(ValueError, match="Divide each vector by its norm"),
+    ):
+        hg.with_basis(index, np.full((30, 3), 1e30))

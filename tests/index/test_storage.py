@@ -2,10 +2,12 @@ import json
 import os
 import shutil
 import threading
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+import scipy.sparse as sparse
 from conftest import changed, clustered_vectors, two_cliques
 
 import hybrid_gpu as hg
@@ -953,3 +955,46 @@ def test_a_basis_of_a_stranger_s_kind_is_refused_before_anything_is_written(grou
     assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
     index.save(folder)
     assert hg.load_index(folder, backend=backend).n == 60
+
+
+NOTHING = {
+    "zeros": np.zeros((24, 2)),
+    "no vectors": np.zeros((24, 0)),
+    "sparse zeros": sparse.csr_array((24, 3)),
+    "tiny": np.full((24, 1), 1e-25),
+    "tinier": np.full((24, 1), 1e-160),
+}
+
+
+@pytest.mark.parametrize("basis", NOTHING)
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_a_basis_that_spans_nothing_is_saved_and_comes_back(tmp_path, basis, dtype):
+    vectors = clustered_vectors(np.random.default_rng(77), n=24, d=4, clusters=3)
+    good = hg.build_index(vectors, neighbors=5, dtype=dtype, backend="numpy")
+    good.save(tmp_path / "index")
+    odd = hg.with_basis(good, NOTHING[basis])
+    odd.save(tmp_path / "index")
+    loaded = hg.load_index(tmp_path / "index", backend="numpy")
+    assert loaded.state.basis.rank == NOTHING[basis].shape[1]
+    if basis != "tinier" or dtype == "float32":
+        expected = good.search_items([3], k=5, rtol=1e-3)
+        found = loaded.search_items([3], k=5, rtol=1e-3)
+        np.testing.assert_allclose(found.scores, expected.scores, rtol=2e-2)
+    good.save(tmp_path / "index")
+    assert hg.load_index(tmp_path / "index", backend="numpy").n == 24
+
+
+def test_a_header_that_could_not_be_read_takes_no_good_one_s_place(small, larger, monkeypatch):
+    before = (small / "header.json").read_bytes()
+    real = storage.packed
+    for wrong in (float("inf"), float("nan"), -1.0):
+
+        def broken(state, wrong=wrong):
+            parts = real(state)
+            return replace(parts, parameters={**parts.parameters, "gamma": wrong})
+
+        monkeypatch.setattr(storage, "packed", broken)
+        with pytest.raises((hg.IndexFileError, ValueError)):
+            larger.save(small)
+        assert (small / "header.json").read_bytes() == before
+        assert hg.load_index(small).n == 12

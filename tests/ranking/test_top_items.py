@@ -83,3 +83,10 @@ def test_negative_scores_keep_their_order_however_small_they_are(backend):
     ids, values, _ = rank(backend, scores, 6, [[0.0, 0, 0, -np.inf, 0, 0]])
     assert ids.tolist() == [[4, 2, 1, 0, 5, -1]]
     assert values.tolist() == [[1, -1e-20, -2e-20, -3e-20, -4, -np.inf]]
+
+
+@pytest.mark.parametrize("k", [1, 2, 3, 4])
+def test_nan_is_found_among_ties(backend, k):
+    scores = backend.asarray(np.array([[np.nan], [0], [0], [0]], "float32"))
+    with pytest.raises(hg.HybridGpuError, match="hold NaN"):
+        hg.top_items(scores, k=k, backend=backend)

@@ -163,8 +163,10 @@ EQUIVALENT: dict[str, str] = {
     # galerkin_basis
     "GalerkinBasis.memory: inverse = self.coupling.shape[0] ** 2 * item_bytes(self.alone) -> "
     "inverse = self.coupling.shape[1] ** 2 * item_bytes(self.alone)": ("the matrix is square"),
-    "_pseudo_inverse: kept = values > values[-1] * epsilon * values.size -> kept = values >= "
-    "values[-1] * epsilon * values.size": ("no eigenvalue is exactly at the limit"),
+    "_pseudo_inverse: kept = values > max(values[-1] * epsilon * values.size, least) -> kept "
+    "= values >= max(values[-1] * epsilon * values.size, least)": (
+        "no eigenvalue is exactly at the limit"
+    ),
     "both_ways: turned = xp.argsort(columns * shape[0] + rows) -> turned = xp.argsort(columns"
     " * shape[0] - rows)": ("the order inside a row does not matter to a product"),
     "given_basis: order = device.xp.argsort(rows * vectors.shape[1] + columns) -> order = "

@@ -976,10 +976,9 @@ def test_a_basis_that_spans_nothing_is_saved_and_comes_back(tmp_path, basis, dty
     odd.save(tmp_path / "index")
     loaded = hg.load_index(tmp_path / "index", backend="numpy")
     assert loaded.state.basis.rank == NOTHING[basis].shape[1]
-    if basis != "tinier" or dtype == "float32":
-        expected = good.search_items([3], k=5, rtol=1e-3)
-        found = loaded.search_items([3], k=5, rtol=1e-3)
-        np.testing.assert_allclose(found.scores, expected.scores, rtol=2e-2)
+    expected = good.search_items([3], k=5, rtol=1e-3)
+    found = loaded.search_items([3], k=5, rtol=1e-3)
+    np.testing.assert_allclose(found.scores, expected.scores, rtol=2e-2)
     good.save(tmp_path / "index")
     assert hg.load_index(tmp_path / "index", backend="numpy").n == 24
 
@@ -997,4 +996,4 @@ def test_a_header_that_could_not_be_read_takes_no_good_one_s_place(small, larger
         with pytest.raises((hg.IndexFileError, ValueError)):
             larger.save(small)
         assert (small / "header.json").read_bytes() == before
-        assert hg.load_index(small).n == 12
+        assert hg.load_index(small).n == 8

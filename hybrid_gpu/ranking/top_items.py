@@ -179,12 +179,14 @@ def _fill(
     # Each kind is ordered apart: on one scale, scores or similarities would lose their last digits.
     zeros = backend.top_k(xp.where(rows == 0, similarities, nothing), k, numbering)
     refuse_nan(zeros.scores, backend)
-    negative = backend.top_k(xp.where(rows < 0, rows, nothing), k, numbering)
     place = xp.arange(k, dtype=xp.int64, device=backend.device)[None, :]
     behind = place - _counted(best.scores > 0, xp)
-    last = behind - _counted(zeros.scores > nothing, xp)
-    fallback = xp.where(last < 0, _at(zeros.ids, behind, xp), _at(negative.ids, last, xp))
-    known = xp.where(last < 0, _at(zeros.scores, behind, xp), _at(negative.scores, last, xp))
+    fallback, known = _at(zeros.ids, behind, xp), _at(zeros.scores, behind, xp)
+    if bool(xp.any(rows < 0)):  # hardly ever: the third top_k is worth a look
+        negative = backend.top_k(xp.where(rows < 0, rows, nothing), k, numbering)
+        last = behind - _counted(zeros.scores > nothing, xp)
+        fallback = xp.where(last < 0, fallback, _at(negative.ids, last, xp))
+        known = xp.where(last < 0, known, _at(negative.scores, last, xp))
     fallback = xp.where(known > nothing, fallback, -xp.ones_like(fallback))
     ids = xp.where(behind < 0, best.ids, fallback)
     scores = xp.take_along_axis(rows, xp.where(ids < 0, xp.zeros_like(ids), ids), axis=1)

@@ -461,3 +461,52 @@ def test_a_numbering_goes_both_ways_and_keeps_none(backend, rng):
     np.testing.assert_array_equal(back, backend.to_numpy(ids))
     other = numbering.inverse.to_ids(ids, backend.xp)
     np.testing.assert_array_equal(backend.to_numpy(other), host)
+
+
+@pytest.mark.parametrize("value", [0.0, -np.inf, 1.5])
+@pytest.mark.parametrize("k", [1, 40, 64, 200, 4000, 4999])
+def test_top_k_by_a_numbering_among_very_many_ties(backend, rng, value, k):
+    # Far more ties than are wanted, and the first of them far from the lowest id.
+    scores = np.full((2, 5000), value, dtype=np.float32)
+    scores[:, rng.permutation(5000)[:1500]] = -np.inf if np.isfinite(value) else -1e30
+    scores[:, rng.permutation(5000)[:30]] = rng.random(30) + 2
+    order = rng.permutation(5000)
+    mine = np.empty_like(scores)
+    mine[:, order] = scores
+    mine[1, :2500] = scores[1, order[:2500]] = -np.inf if np.isfinite(value) else 1.0
+    scores = mine[:, order]
+    numbering = numbering_of(order, backend)
+    best = backend.top_k(backend.asarray(scores), k, numbering)
+    expected = np.argsort(-mine, axis=1, kind="stable")[:, :k]
+    np.testing.assert_array_equal(order[backend.to_numpy(best.ids)], expected)
+
+
+@pytest.mark.parametrize(
+    "kind", ["random", "few high", "rising", "one block", "ties", "sampled low"]
+)
+@pytest.mark.parametrize("k", [1, 17, 100])
+def test_top_k_of_long_rows_is_a_stable_sort_whatever_a_sample_tells(backend, rng, kind, k):
+    n = 20_011
+    scores = rng.standard_normal(n)
+    if kind == "few high":
+        scores[rng.permutation(n)[:k]] += 9
+    elif kind == "rising":
+        scores = np.sort(scores)
+    elif kind == "one block":  # neighbors in memory are neighbors in score
+        scores[5000:5400] += 9
+    elif kind == "ties":
+        scores = np.round(scores)
+    elif kind == "sampled low":  # every sixteenth is far below, or far above, all others
+        scores[::16] -= 99
+    rows = np.stack([scores, scores[::-1], np.roll(scores, 7)]).astype(np.float32)
+    if kind == "sampled low":
+        rows[2, ::16] += 198
+    order = rng.permutation(n)
+    for numbering in (None, numbering_of(order, backend)):
+        mine, ids = rows, np.arange(n)
+        if numbering is not None:
+            mine, ids = np.empty_like(rows), order
+            mine[:, order] = rows
+        best = backend.top_k(backend.asarray(rows), k, numbering)
+        expected = np.argsort(-mine, axis=1, kind="stable")[:, :k]
+        np.testing.assert_array_equal(ids[backend.to_numpy(best.ids)], expected)

@@ -47,6 +47,7 @@ MODULES = {
     "aggregate_basis": ("basis", "solver", "update"),
     "aggregation": ("aggregation",),
     "basis": ("basis", "solver"),
+    "asking": ("diffusion_index", "methods"),
     "block_eigensolver": ("spectrum",),
     "build": ("build", "diffusion_index", "basis"),
     "chebyshev": ("filters", "solver"),

@@ -68,6 +68,16 @@ class Graph:
         """Number of items without a neighbor."""
         return int(np.sum(np.bincount(self.components) == 1))
 
+    def degree_correction(self, backend: Backend) -> Array:
+        """One over the root of each degree over the mean one, (n, 1); 1 for isolated items."""
+        xp = backend.xp
+        degrees = xp.astype(self.degrees, xp.float64)
+        joined = degrees > 0
+        mean = xp.sum(degrees) / xp.clip(xp.sum(xp.astype(joined, xp.float64)), min=1.0)
+        ratios = xp.where(joined, degrees, mean) / xp.where(mean > 0, mean, xp.ones_like(mean))
+        roots = xp.sqrt(xp.where(ratios > 0, ratios, xp.ones_like(ratios)))
+        return xp.astype(1 / roots, self.degrees.dtype)[:, None]
+
     @property
     def memory(self) -> int:
         """Bytes of the adjacency, the degrees and the labels."""

@@ -19,8 +19,8 @@ from hybrid_gpu.index.storage import save_state
 from hybrid_gpu.index.update import with_items, without_items
 from hybrid_gpu.index.views import Views
 from hybrid_gpu.progress import Progress
+from hybrid_gpu.ranking.asking import requested
 from hybrid_gpu.ranking.columns import Columns
-from hybrid_gpu.ranking.methods import requested
 from hybrid_gpu.ranking.query_expansion import Expansion
 from hybrid_gpu.ranking.state import IndexState
 from hybrid_gpu.ranking.top_items import Ranking
@@ -106,13 +106,7 @@ class DiffusionIndex:
         return self._state.memory
 
     def __repr__(self) -> str:
-        state = self._state
-        basis = "no basis" if state.basis is None else f"{state.basis.rank} {state.basis.kind}"
-        size = sum(self.memory.values()) / 1e6
-        return (
-            f"DiffusionIndex({self.n} items, {state.graph.edges} edges, {basis}, "
-            f"alpha {self.alpha}, {self.dtype}, {size:.1f} MB on {self.backend.name})"
-        )
+        return f"DiffusionIndex({self._state.described()})"
 
     def search(
         self,
@@ -123,7 +117,9 @@ class DiffusionIndex:
         accuracy: str | float | None = None,
         steps: int | None = None,
         rtol: float | None = None,
+        alpha: float | None = None,
         filter: Filter | Callable[..., Any] | None = None,
+        degree_correction: bool = False,
         query_neighbors: int | None = 5,
         shortlist: int | None = None,
         sparsity: float = 0.99,
@@ -151,9 +147,15 @@ class DiffusionIndex:
             ``rtol``, the most steps.
         rtol
             The same as ``accuracy``, but to miss it is an error.
+        alpha
+            Another restart parameter than ``index.alpha``; short for ``filter=PageRank(alpha)``.
         filter
             Another filter than ``PageRank(index.alpha)``: ``HeatKernel``, ``Polynomial``, or any
             function of frequencies in [-1, 1].
+        degree_correction
+            Divide scores by the root of the items' degrees, over that of the mean degree: items
+            with many or heavy edges no longer come first for that alone. Items without an edge
+            keep their scores.
         query_neighbors
             Items that diffusion starts from, 5 in the paper; None for all.
         shortlist
@@ -185,7 +187,9 @@ class DiffusionIndex:
             accuracy=accuracy,
             steps=steps,
             rtol=rtol,
+            alpha=alpha,
             filter=filter,
+            degree_correction=degree_correction,
             query_neighbors=query_neighbors,
             shortlist=shortlist,
             sparsity=sparsity,
@@ -206,7 +210,9 @@ class DiffusionIndex:
         accuracy: str | float | None = None,
         steps: int | None = None,
         rtol: float | None = None,
+        alpha: float | None = None,
         filter: Filter | Callable[..., Any] | None = None,
+        degree_correction: bool = False,
         query_neighbors: int | None = 5,
         sparsity: float = 0.99,
         expansion: Expansion | None = None,
@@ -251,7 +257,9 @@ class DiffusionIndex:
             accuracy=accuracy,
             steps=steps,
             rtol=rtol,
+            alpha=alpha,
             filter=filter,
+            degree_correction=degree_correction,
             query_neighbors=query_neighbors,
             sparsity=sparsity,
             expansion=expansion,
@@ -269,7 +277,9 @@ class DiffusionIndex:
         accuracy: str | float | None = None,
         steps: int | None = None,
         rtol: float | None = None,
+        alpha: float | None = None,
         filter: Filter | Callable[..., Any] | None = None,
+        degree_correction: bool = False,
         shortlist: int | None = None,
         sparsity: float = 0.99,
         expansion: Expansion | None = None,
@@ -293,7 +303,9 @@ class DiffusionIndex:
             accuracy=accuracy,
             steps=steps,
             rtol=rtol,
+            alpha=alpha,
             filter=filter,
+            degree_correction=degree_correction,
             shortlist=shortlist,
             sparsity=sparsity,
             expansion=expansion,

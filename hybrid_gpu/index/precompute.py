@@ -41,8 +41,8 @@ from hybrid_gpu.files.writing import (
 from hybrid_gpu.index.packing import graph_checksum
 from hybrid_gpu.index.search import batch_width, search_own_items
 from hybrid_gpu.progress import Progress
+from hybrid_gpu.ranking.asking import requested
 from hybrid_gpu.ranking.columns import Columns
-from hybrid_gpu.ranking.methods import requested
 from hybrid_gpu.ranking.state import IndexState
 from hybrid_gpu.validation import check_count, check_positive
 

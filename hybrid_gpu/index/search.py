@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import array_api_compat
@@ -182,7 +182,7 @@ def _rank(state: IndexState, queries: _Queries, request: Request) -> Ranking:
                 with backend.stage("observe", done.seconds):
                     found = queries.first_stage(*parts)
                 with backend.stage("solve", done.seconds):
-                    solution = request.method.score(state, found, request)
+                    solution = _scored(state, found, request)
                 with backend.stage("rank", done.seconds):
                     best = best_items(
                         solution.values,
@@ -207,6 +207,14 @@ def _rank(state: IndexState, queries: _Queries, request: Request) -> Ranking:
     if request.stop.insists and done.missed_after is not None:
         raise not_converged(done.missed_after, request.stop.tolerance, result=ranking)
     return ranking
+
+
+def _scored(state: IndexState, found: FirstStage, request: Request) -> Solution:
+    """The scores of a batch, by the method and the correction that were asked for."""
+    solution = request.method.score(state, found, request)
+    if not request.degree_correction:
+        return solution
+    return replace(solution, values=solution.values * state.graph.degree_correction(state.backend))
 
 
 def _unscaled(best: TopK, solution: Solution, backend: Backend) -> TopK:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
@@ -11,83 +11,17 @@ from hybrid_gpu.backends import Array, Backend
 from hybrid_gpu.diffusion.basis import Basis
 from hybrid_gpu.diffusion.conjugate_gradients import system_of
 from hybrid_gpu.diffusion.diffuse import diffused
-from hybrid_gpu.diffusion.filters import Filter, PageRank, as_filter, gains
+from hybrid_gpu.diffusion.filters import gains
 from hybrid_gpu.diffusion.paper_hybrid import gains_at, hybrid_as_in_paper
 from hybrid_gpu.diffusion.solution import (
     Solution,
-    Stopping,
-    check_alpha_resolved,
-    check_stopping,
 )
 from hybrid_gpu.graph.affinity import Graph, normalized
 from hybrid_gpu.graph.csr import csr_from_sorted, row_numbers, submatrix
-from hybrid_gpu.progress import Progress
 from hybrid_gpu.ranking.first_stage import FirstStage
-from hybrid_gpu.ranking.query_expansion import Expansion, expanded
+from hybrid_gpu.ranking.query_expansion import expanded
 from hybrid_gpu.ranking.request import Method, Request
 from hybrid_gpu.ranking.state import IndexState
-from hybrid_gpu.validation import check_choice, check_count, check_kind, check_sparsity
-
-_DEFAULT_SHORTLIST = 75_000
-_EXPANSION = Expansion()
-
-
-def requested(
-    state: IndexState,
-    *,
-    k: int,
-    method: str = "auto",
-    accuracy: str | float | None = None,
-    steps: int | None = None,
-    rtol: float | None = None,
-    filter: Filter | Callable[..., Any] | None = None,
-    query_neighbors: int | None = None,
-    shortlist: int | None = None,
-    sparsity: float = 0.99,
-    expansion: Expansion | None = None,
-    batch: int | None = None,
-    progress: Progress | None = None,
-    fill: bool = True,
-) -> Request:
-    """What the keywords of a search ask of an index; what it lacks is told now, not after hours."""
-    name = check_choice(method, "method", ("auto", *METHODS))
-    chosen = METHODS[_DEFAULT if name == "auto" else name]
-    if expansion is not None:
-        check_kind(expansion, "expansion", Expansion, "Pass Expansion(neighbors=10, alpha=3).")
-    chosen_filter = PageRank(state.alpha) if filter is None else as_filter(filter)
-    check_alpha_resolved(chosen_filter, state.dtype)
-    size = min(_DEFAULT_SHORTLIST, state.n)
-    if shortlist is not None:
-        size = check_count(shortlist, "shortlist", high=state.n)
-    request = Request(
-        k=min(check_count(k, "k"), state.n),
-        method=chosen,
-        filter=chosen_filter,
-        stop=_stopping(chosen, chosen_filter, steps=steps, rtol=rtol, accuracy=accuracy),
-        query_neighbors=None
-        if query_neighbors is None
-        else check_count(query_neighbors, "query_neighbors"),
-        shortlist=size,
-        sparsity=check_sparsity(sparsity),
-        expansion=_EXPANSION if expansion is None else expansion,
-        batch=None if batch is None else check_count(batch, "batch"),
-        progress=progress,
-        fill=fill,
-    )
-    if chosen.check is not None:
-        chosen.check(state, request)
-    return request
-
-
-def _stopping(method: Method, filter: Filter, **asked: Any) -> Stopping:
-    stop = check_stopping(filter, default=method.steps, **asked)
-    if stop.tolerance is not None and not method.exact and filter.resolvent is not None:
-        raise ValueError(
-            f"method {method.name!r} takes steps={method.steps} or another number, and neither "
-            "rtol nor accuracy: its steps solve a system of the paper's own, whose solution is "
-            "the diffusion only if the eigenvectors are exact. Use method='hybrid' for an accuracy."
-        )
-    return stop
 
 
 def _right_side(state: IndexState, first_stage: FirstStage) -> Array:
@@ -303,13 +237,13 @@ def _column_bytes(state: IndexState, sparsity: float) -> int:
     return state.memory["columns"]
 
 
-_DEFAULT = "hybrid"
 _TABLE = (
-    Method("nn", "similarity order of the descriptors, no diffusion", _nearest),
+    Method("nn", "similarity order of the descriptors, no diffusion", _nearest, diffuses=False),
     Method(
         "alpha-qe",
         "similarity to the query plus its weighted neighbors",
         _query_expansion,
+        diffuses=False,
         check=_check_descriptors,
     ),
     Method(
@@ -365,7 +299,7 @@ _TABLE = (
         uses_sparsity=True,
     ),
     Method(
-        _DEFAULT,
+        "hybrid",
         "conjugate gradients, deflated by any basis; exact",
         _hybrid,
         steps=None,

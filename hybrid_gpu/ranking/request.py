@@ -36,6 +36,8 @@ class Request:
     batch : int or None
         Queries solved side by side; None: as many as help and as memory allows.
     progress : Progress or None
+    degree_correction : bool
+        Whether scores are divided by the root of the items' degrees.
     fill : bool
         Whether items that diffusion did not reach are ranked by their similarity.
     """
@@ -50,6 +52,7 @@ class Request:
     expansion: Expansion
     batch: int | None
     progress: Progress | None
+    degree_correction: bool
     fill: bool
 
 
@@ -68,6 +71,8 @@ class Method:
         Scores (n, m) for what a first stage found.
     steps : int or None
         Steps that it takes if nobody says otherwise; None: those that its accuracy takes.
+    diffuses : bool
+        Whether its scores come along the edges of the graph.
     exact : bool
         Whether its steps converge to the diffusion, so that an accuracy can be asked for.
     needs_eigenvectors, needs_columns : bool
@@ -86,6 +91,7 @@ class Method:
     summary: str
     score: Callable[[IndexState, FirstStage, Request], Solution]
     steps: int | None = 0
+    diffuses: bool = True
     exact: bool = True
     needs_eigenvectors: bool = False
     needs_columns: bool = False

@@ -107,6 +107,15 @@ class IndexState:
             "columns": 0 if self.columns is None else self.columns.memory,
         }
 
+    def described(self) -> str:
+        """The index in a line: its sizes, its basis, its settings, where it is."""
+        basis = "no basis" if self.basis is None else f"{self.basis.rank} {self.basis.kind}"
+        size = sum(self.memory.values()) / 1e6
+        return (
+            f"{self.n} items, {self.graph.edges} edges, {basis}, alpha {self.alpha}, "
+            f"{self.dtype}, {size:.1f} MB on {self.backend.name}"
+        )
+
     def required_eigenvectors(self) -> EigenBasis:
         """The eigenvectors, or an error that says how to get them."""
         if not isinstance(self.basis, EigenBasis):

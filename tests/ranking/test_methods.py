@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import scipy.sparse as sparse
-from conftest import clustered_vectors, two_cliques
+from conftest import clustered_vectors, random_affinity, two_cliques
 
 import hybrid_gpu as hg
 from hybrid_gpu import reference
@@ -206,3 +206,56 @@ def test_a_basis_across_components_hands_nothing_to_those_that_were_not_observed
         [0, 1, 2, 3, 4],
         [5, 6, 7, 8, 9, *range(10, 17)],
     ]
+
+
+def test_alpha_of_a_search_is_short_for_its_filter(backend, rng):
+    vectors = clustered_vectors(rng, n=60)
+    index = hg.build_index(vectors, neighbors=8, backend=backend)
+    ids, similarities = np.array([[3, 9]]), np.array([[0.9, 0.8]])
+    for search in (
+        lambda **options: index.search(vectors[:4], k=9, **options),
+        lambda **options: index.search_items([5, 7], k=9, **options),
+        lambda **options: index.rerank(ids, similarities, k=9, **options),
+    ):
+        short, long = search(alpha=0.7), search(filter=hg.PageRank(0.7))
+        np.testing.assert_array_equal(short.scores, long.scores)
+        assert not np.allclose(short.scores, search().scores, rtol=1e-3)
+        with pytest.raises(ValueError, match="alpha and filter exclude each other"):
+            search(alpha=0.7, filter=hg.PageRank(0.7))
+        with pytest.raises(ValueError, match="alpha must"):
+            search(alpha=1.0)
+
+
+@pytest.mark.parametrize("method", ["temporal", "hybrid", "truncated", "precomputed"])
+def test_degree_correction_divides_scores_by_the_root_of_the_degree(backend, rng, method):
+    affinity = random_affinity(rng, n=60)
+    index = hg.build_index_from_graph(affinity, dtype="float64", backend=backend)
+    index = index.precompute(keep=60, rtol=1e-11)
+    options = {"method": method} if method == "precomputed" else {"method": method, "rtol": 1e-11}
+    items = [3, 11, 58]  # the last one is isolated
+    plain = index.search_items(items, k=60, **options)
+    corrected = index.search_items(items, k=60, degree_correction=True, **options)
+    degrees = affinity.sum(axis=1)
+    factor = np.where(
+        degrees > 0, np.sqrt(degrees[degrees > 0].mean() / np.maximum(degrees, 1e-9)), 1
+    )
+    for before, after in zip(by_item(plain), by_item(corrected), strict=True):
+        np.testing.assert_allclose(after, before * factor, atol=1e-12)
+    assert np.all(np.diff(np.where(corrected.ids < 0, -1, corrected.scores), axis=1) <= 0)
+
+
+def by_item(ranking):
+    """Scores in the order of the items; 0 for those that are not there."""
+    scores = np.zeros((len(ranking.ids), 61))
+    np.put_along_axis(scores, ranking.ids, np.where(ranking.ids < 0, 0, ranking.scores), axis=1)
+    return scores[:, :60]
+
+
+@pytest.mark.parametrize("method", ["nn", "alpha-qe"])
+def test_degree_correction_of_what_does_not_diffuse_is_refused(backend, rng, method):
+    vectors = clustered_vectors(rng, n=30)
+    index = hg.build_index(vectors, neighbors=5, backend=backend)
+    with pytest.raises(ValueError, match="has no scores of diffusion to divide"):
+        index.search(vectors[:2], method=method, degree_correction=True)
+    with pytest.raises(TypeError, match="degree_correction"):
+        index.search(vectors[:2], degree_correction="yes")

@@ -1,0 +1,99 @@
+"""From the keywords of a search to a request that is checked once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from hybrid_gpu.diffusion.filters import Filter, PageRank, as_filter
+from hybrid_gpu.diffusion.solution import Stopping, check_alpha_resolved, check_stopping
+from hybrid_gpu.progress import Progress
+from hybrid_gpu.ranking.methods import METHODS
+from hybrid_gpu.ranking.query_expansion import Expansion
+from hybrid_gpu.ranking.request import Method, Request
+from hybrid_gpu.ranking.state import IndexState
+from hybrid_gpu.validation import check_choice, check_count, check_flag, check_kind, check_sparsity
+
+_DEFAULT_METHOD = "hybrid"
+_DEFAULT_SHORTLIST = 75_000
+_EXPANSION = Expansion()
+
+
+def requested(
+    state: IndexState,
+    *,
+    k: int,
+    method: str = "auto",
+    accuracy: str | float | None = None,
+    steps: int | None = None,
+    rtol: float | None = None,
+    alpha: float | None = None,
+    filter: Filter | Callable[..., Any] | None = None,
+    degree_correction: bool = False,
+    query_neighbors: int | None = None,
+    shortlist: int | None = None,
+    sparsity: float = 0.99,
+    expansion: Expansion | None = None,
+    batch: int | None = None,
+    progress: Progress | None = None,
+    fill: bool = True,
+) -> Request:
+    """What the keywords of a search ask of an index; what it lacks is told now, not after hours."""
+    name = check_choice(method, "method", ("auto", *METHODS))
+    chosen = METHODS[_DEFAULT_METHOD if name == "auto" else name]
+    if expansion is not None:
+        check_kind(expansion, "expansion", Expansion, "Pass Expansion(neighbors=10, alpha=3).")
+    chosen_filter = _chosen_filter(state, alpha, filter)
+    size = min(_DEFAULT_SHORTLIST, state.n)
+    if shortlist is not None:
+        size = check_count(shortlist, "shortlist", high=state.n)
+    request = Request(
+        k=min(check_count(k, "k"), state.n),
+        method=chosen,
+        filter=chosen_filter,
+        stop=_stopping(chosen, chosen_filter, steps=steps, rtol=rtol, accuracy=accuracy),
+        query_neighbors=None
+        if query_neighbors is None
+        else check_count(query_neighbors, "query_neighbors"),
+        shortlist=size,
+        sparsity=check_sparsity(sparsity),
+        expansion=_EXPANSION if expansion is None else expansion,
+        batch=None if batch is None else check_count(batch, "batch"),
+        progress=progress,
+        degree_correction=check_flag(degree_correction, "degree_correction"),
+        fill=fill,
+    )
+    if degree_correction and not chosen.diffuses:
+        raise ValueError(
+            f"method {name!r} has no scores of diffusion to divide by degrees. Leave "
+            "degree_correction out, or use method='hybrid'."
+        )
+    if chosen.check is not None:
+        chosen.check(state, request)
+    return request
+
+
+def _chosen_filter(
+    state: IndexState, alpha: float | None, filter: Filter | Callable[..., Any] | None
+) -> Filter:
+    if alpha is not None and filter is not None:
+        raise ValueError(
+            f"alpha and filter exclude each other; got alpha={alpha} and filter={filter!r}. "
+            "alpha=0.9 is filter=PageRank(0.9)."
+        )
+    chosen = as_filter(filter) if filter is not None else None
+    if chosen is None:
+        chosen = PageRank(state.alpha if alpha is None else alpha)
+    check_alpha_resolved(chosen, state.dtype)
+    return chosen
+
+
+def _stopping(method: Method, filter: Filter, **asked: Any) -> Stopping:
+    stop = check_stopping(filter, default=method.steps, **asked)
+    if stop.tolerance is not None and not method.exact and filter.resolvent is not None:
+        raise ValueError(
+            f"method {method.name!r} takes steps={method.steps} or another number, and neither "
+            "rtol nor accuracy: its steps solve a system of the paper's own, whose solution is "
+            "the diffusion only if the eigenvectors are exact. Use method='hybrid' for an accuracy."
+        )
+    return stop

@@ -23,7 +23,6 @@ from hybrid_gpu.validation import (
     check_item_ids,
     check_neighbor_lists,
     check_vectors,
-    item_bytes,
 )
 
 # The graph is read once per step for all columns; beyond this many, that saving is used up.
@@ -64,7 +63,9 @@ class _Queries:
 
 def search_descriptors(state: IndexState, queries: Any, request: Request) -> Ranking:
     """Rank the database for query descriptors (m, d)."""
-    backend, items = state.backend, state.required_descriptors("search")
+    backend, items = state.backend, state.descriptors
+    if items is None:
+        items = state.required_descriptors("search")  # says what to do without them
     with backend.annotate("search"):
         vectors = check_vectors(
             queries, "queries", dtype=state.dtype, backend=home_of(queries, backend)
@@ -154,7 +155,7 @@ def batch_width(
         return min(check_count(batch, "batch"), count)
     if count == 1:
         return 1  # whatever memory allows: not worth the time to ask
-    column = ARRAYS_PER_BATCH * state.n * item_bytes(state.graph.degrees) + lists
+    column = ARRAYS_PER_BATCH * state.n * (8 if state.dtype == "float64" else 4) + lists
     # Half of it: other threads may search too, and think the same.
     room = state.backend.available_bytes() // 2 - beside
     return max(1, min(_LARGEST_BATCH, count, room // column))

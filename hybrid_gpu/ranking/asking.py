@@ -6,11 +6,11 @@ from collections.abc import Callable
 from typing import Any
 
 from hybrid_gpu.diffusion.filters import Filter, PageRank, as_filter
-from hybrid_gpu.diffusion.solution import Stopping, check_alpha_resolved, check_stopping
+from hybrid_gpu.diffusion.solution import check_alpha_resolved, check_stopping
 from hybrid_gpu.progress import Progress
 from hybrid_gpu.ranking.methods import METHODS
 from hybrid_gpu.ranking.query_expansion import Expansion
-from hybrid_gpu.ranking.request import Method, Request
+from hybrid_gpu.ranking.request import Request
 from hybrid_gpu.ranking.state import IndexState
 from hybrid_gpu.validation import check_choice, check_count, check_flag, check_kind, check_sparsity
 
@@ -43,7 +43,10 @@ def requested(
     chosen = METHODS[_DEFAULT_METHOD if name == "auto" else name]
     if expansion is not None:
         check_kind(expansion, "expansion", Expansion, "Pass Expansion(neighbors=10, alpha=3).")
-    chosen_filter = _chosen_filter(state, alpha, filter)
+    chosen_filter: Filter = state.filter
+    if alpha is not None or filter is not None:
+        chosen_filter = _chosen_filter(alpha, filter)
+    check_alpha_resolved(chosen_filter, state.dtype)
     size = min(_DEFAULT_SHORTLIST, state.n)
     if shortlist is not None:
         size = check_count(shortlist, "shortlist", high=state.n)
@@ -51,7 +54,9 @@ def requested(
         k=min(check_count(k, "k"), state.n),
         method=chosen,
         filter=chosen_filter,
-        stop=_stopping(chosen, chosen_filter, steps=steps, rtol=rtol, accuracy=accuracy),
+        stop=check_stopping(
+            chosen_filter, steps=steps, rtol=rtol, accuracy=accuracy, default=chosen.steps
+        ),
         query_neighbors=None
         if query_neighbors is None
         else check_count(query_neighbors, "query_neighbors"),
@@ -63,6 +68,16 @@ def requested(
         degree_correction=check_flag(degree_correction, "degree_correction"),
         fill=fill,
     )
+    if (
+        request.stop.tolerance is not None
+        and not chosen.exact
+        and chosen_filter.resolvent is not None
+    ):
+        raise ValueError(
+            f"method {name!r} takes steps={chosen.steps} or another number, and neither rtol nor "
+            "accuracy: its steps solve a system of the paper's own, whose solution is the "
+            "diffusion only if the eigenvectors are exact. Use method='hybrid' for an accuracy."
+        )
     if degree_correction and not chosen.diffuses:
         raise ValueError(
             f"method {name!r} has no scores of diffusion to divide by degrees. Leave "
@@ -73,27 +88,12 @@ def requested(
     return request
 
 
-def _chosen_filter(
-    state: IndexState, alpha: float | None, filter: Filter | Callable[..., Any] | None
-) -> Filter:
-    if alpha is not None and filter is not None:
+def _chosen_filter(alpha: float | None, filter: Filter | Callable[..., Any] | None) -> Filter:
+    if alpha is None:
+        return as_filter(filter)
+    if filter is not None:
         raise ValueError(
             f"alpha and filter exclude each other; got alpha={alpha} and filter={filter!r}. "
             "alpha=0.9 is filter=PageRank(0.9)."
         )
-    chosen = as_filter(filter) if filter is not None else None
-    if chosen is None:
-        chosen = PageRank(state.alpha if alpha is None else alpha)
-    check_alpha_resolved(chosen, state.dtype)
-    return chosen
-
-
-def _stopping(method: Method, filter: Filter, **asked: Any) -> Stopping:
-    stop = check_stopping(filter, default=method.steps, **asked)
-    if stop.tolerance is not None and not method.exact and filter.resolvent is not None:
-        raise ValueError(
-            f"method {method.name!r} takes steps={method.steps} or another number, and neither "
-            "rtol nor accuracy: its steps solve a system of the paper's own, whose solution is "
-            "the diffusion only if the eigenvectors are exact. Use method='hybrid' for an accuracy."
-        )
-    return stop
+    return PageRank(alpha)

@@ -9,6 +9,7 @@ from hybrid_gpu.backends import Array, Backend
 from hybrid_gpu.backends.protocol import Numbering
 from hybrid_gpu.diffusion.basis import Basis
 from hybrid_gpu.diffusion.eigen_basis import EigenBasis
+from hybrid_gpu.diffusion.filters import PageRank
 from hybrid_gpu.graph.affinity import Graph
 from hybrid_gpu.graph.csr import array_bytes
 from hybrid_gpu.graph.neighbors import Neighbors
@@ -71,6 +72,8 @@ class IndexState:
         Number of items.
     dtype : str
         ``"float32"`` or ``"float64"``.
+    filter : PageRank
+        The filter of a search that names no other.
     """
 
     graph: Graph
@@ -87,10 +90,12 @@ class IndexState:
     # Asked for in every search, by everybody.
     n: int = field(init=False)
     dtype: str = field(init=False)
+    filter: PageRank = field(init=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "n", self.graph.n)
         object.__setattr__(self, "dtype", self.graph.dtype)
+        object.__setattr__(self, "filter", PageRank(self.alpha))
 
     @property
     def memory(self) -> Mapping[str, int]:

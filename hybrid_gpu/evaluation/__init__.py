@@ -1,4 +1,4 @@
-"""How good a ranking is, by labels, by lists, or by another ranking.
+"""How good a ranking is, by labels, by lists, or by another ranking, and how sure that is.
 
 Everything here takes rankings: lists of ids, best first, -1 where nothing was found, which counts
 as a wrong result. `ranked` makes them from scores, by the one rule of this library for ties: of
@@ -14,7 +14,8 @@ items with equal scores, the lower id comes first. Arrays of any library are tak
 query itself, if it is in the database), or a list each (junk, such as images of the same person by
 the same camera). They are taken out of the ranking before ranks are counted.
 
-Queries without a relevant item are left out. `per_query` gives the value of each query.
+Queries without a relevant item are left out. `per_query` gives the value of each query, `bootstrap`
+the confidence interval of their mean, and `compare` a paired comparison of two rankings.
 
 Two definitions of average precision are in use. The measures by class labels and by lists of
 relevant items average the precision at each relevant item; `revisited_protocol` takes the area
@@ -42,11 +43,16 @@ from hybrid_gpu.evaluation.relevance import (
     success_of_lists,
 )
 from hybrid_gpu.evaluation.revisited import Revisited, Score, revisited_protocol
+from hybrid_gpu.evaluation.significance import Comparison, Interval, bootstrap, compare
 
 __all__ = [
+    "Comparison",
+    "Interval",
     "Revisited",
     "Score",
     "agreement",
+    "bootstrap",
+    "compare",
     "cumulative_match",
     "cumulative_match_of_lists",
     "mean_average_precision",

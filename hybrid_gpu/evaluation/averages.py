@@ -38,7 +38,7 @@ def averaged(values: Callable[Arguments, NDArray[np.float64]]) -> Callable[Argum
 def per_query(
     measure: Callable[Arguments, float], *args: Arguments.args, **kwargs: Arguments.kwargs
 ) -> NDArray[np.float64]:
-    """The value of a measure for every query.
+    """The value of a measure for every query: what `bootstrap` and `compare` take.
 
     Parameters
     ----------

@@ -364,4 +364,5 @@ def test_arrays_on_a_device_are_copied_to_the_host(monkeypatch, library, array):
     ids, labels, wanted = _OnDevice([[0, 1], [1, 0]]), _OnDevice([4, 5]), _OnDevice([4, 4])
     found = evaluation.mean_reciprocal_rank(ids, labels, wanted)
     assert found == pytest.approx(3 / 4)
+    assert evaluation.bootstrap(_OnDevice([0.5, 0.5])).mean == 0.5
     assert evaluation.success_of_lists(ids, _OnDevice([0, 0]), at=1, ignore=_OnDevice([1, 1])) == 1

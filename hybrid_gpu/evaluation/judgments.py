@@ -117,7 +117,7 @@ def _without(
     line: NDArray[np.int64], junk: list[NDArray[np.int64]] | None, query: int, at: int | None
 ) -> NDArray[np.int64]:
     """The first ``at`` results of a query beside its junk."""
-    if junk is None or not junk[query].size:
+    if junk is None:
         return line[:at]
     # No more can be junk than is listed: the rest of a long ranking need not be looked at.
     line = line if at is None else line[: at + junk[query].size]
@@ -184,7 +184,7 @@ def _checked_gains(
 
 def _gain_list(line: Any, items: NDArray[np.int64], query: int) -> NDArray[np.float64]:
     values = on_host(line, f"gains of query {query}").reshape(-1)
-    if values.size != items.size or (values.size and values.dtype.kind not in "iuf"):
+    if values.size != items.size or values.dtype.kind not in "iuf":
         raise ValueError(
             f"gains must have a number for each of the {items.size} relevant items of query "
             f"{query}; got {values.size} of {values.dtype}."

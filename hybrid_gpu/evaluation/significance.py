@@ -234,6 +234,7 @@ def _corrected_levels(
     below = np.count_nonzero((means < mean) & ~near) + np.count_nonzero(near) / 2
     # Few samples may all lie on one side, where the bias would be infinite.
     bias = ndtri(np.clip(below, 0.5, means.size - 0.5) / means.size)
+    # As parts of the largest: the squares of tiny ones would vanish.
     deviations = (values - mean) / np.max(np.abs(values - mean))
     # The jackknife's estimate, which for a mean is the skewness of the values.
     acceleration = np.sum(deviations**3) / (6 * np.sum(deviations**2) ** 1.5)
@@ -249,7 +250,6 @@ def _sign_flip_p_value(differences: NDArray[np.float64], samples: int, seed: int
     moved = differences[differences != 0]  # a flip of 0 changes nothing
     if not moved.size:
         return 1.0
-    moved = moved / np.max(np.abs(moved))
     # Sums that are equal but for rounding are as far from 0 as each other.
     bound = np.abs(np.sum(moved)) - _ROUNDING * np.sum(np.abs(moved))
     if moved.size <= _MOST_EXACT:

@@ -222,8 +222,15 @@ def test_gains_of_any_scale_give_the_same():
     ones = evaluation.ndcg_of_lists(ids, lists, gains=[[1, 1, 1]], at=4)
     assert ones == evaluation.ndcg_of_lists(ids, lists, at=4)
     assert ones == evaluation.ndcg(ids, [5, 5, 5, 6], [5], at=4)
-    # Next to equal, in the wrong order: no more than perfect.
-    assert evaluation.ndcg_of_lists([[0, 1]], [[0, 1]], gains=[[1, 1 + 2**-52]], at=2) <= 1
+    # Next to equal, in the wrong order: no more than perfect, though the sums are rounded.
+    line, steps = [0, 4, 2, 1, 5, 3, 6], [2, 1, 0, 2, 0, 1, 0]
+    near = [[1 + step * 2**-52 for step in steps]]
+    assert evaluation.ndcg_of_lists([line], [list(range(7))], gains=near, at=7) == 1
+    # In half precision they are the numbers that they are, and the sums are not rounded to it.
+    half = np.array([[0.1, 0.7, 0.3]], np.float16)
+    found = evaluation.ndcg_of_lists(ids, lists, gains=half, at=4)
+    exact = evaluation.ndcg_of_lists(ids, lists, gains=half.astype(float), at=4)
+    assert found == exact
     twice = evaluation.ndcg_of_lists(ids, [[0, 1, 2, 2]], gains=[[1, 2, 4, 4]], at=4)
     assert twice == expected
 
@@ -253,6 +260,7 @@ def test_gains_that_do_not_fit_are_refused(gains, relevant, reason):
         ([[0], [1]], ValueError, "ignore must have one list for each of the 1 queries; got 2"),
         ([[0, -1]], ValueError, "from 0 up; got -1 for query 0. Leave padding out"),
         ([[2**63]], ValueError, "from 0 up; got 9223372036854775808"),
+        (np.array([[0, 2**63]], np.uint64), ValueError, "from 0 up; got 9223372036854775808"),
         ([[0.5]], ValueError, "got float64 of shape .* for query 0"),
         ([[[0]]], ValueError, r"shape \(1, 1\) for query 0"),
         ([["a"]], ValueError, "got <U1"),
@@ -341,28 +349,34 @@ def test_arrays_of_other_libraries_are_taken():
     assert lists == evaluation.recall([[0, 1, 2], [2, 1, 0]], [[0, 1], [1, 2]], ignore=[0, 0])
 
 
-class _OnDevice:
-    """Stands for an array of CuPy or torch, which NumPy cannot read where it is."""
+def arrays_on_a_device():
+    """A class that stands for CuPy's or torch's array, which NumPy cannot read where it is.
 
-    def __init__(self, values):
-        self.values = np.asarray(values)
-        self.ndim = self.values.ndim
+    A new one each time: what library a class belongs to is remembered.
+    """
 
-    def get(self):
-        return self.values
+    class OnDevice:
+        def __init__(self, values):
+            self.values = np.asarray(values)
+            self.ndim = self.values.ndim
 
-    def detach(self):
-        return self
+        def get(self):
+            return self.values
 
-    def cpu(self):
-        return self.values
+        def detach(self):
+            return self
+
+        def cpu(self):
+            return self.values
+
+    return OnDevice
 
 
 @pytest.mark.parametrize(("library", "array"), [("cupy", "ndarray"), ("torch", "Tensor")])
 def test_arrays_on_a_device_are_copied_to_the_host(monkeypatch, library, array):
-    monkeypatch.setitem(sys.modules, library, types.SimpleNamespace(**{array: _OnDevice}))
-    ids, labels, wanted = _OnDevice([[0, 1], [1, 0]]), _OnDevice([4, 5]), _OnDevice([4, 4])
-    found = evaluation.mean_reciprocal_rank(ids, labels, wanted)
-    assert found == pytest.approx(3 / 4)
-    assert evaluation.bootstrap(_OnDevice([0.5, 0.5])).mean == 0.5
-    assert evaluation.success_of_lists(ids, _OnDevice([0, 0]), at=1, ignore=_OnDevice([1, 1])) == 1
+    device = arrays_on_a_device()
+    monkeypatch.setitem(sys.modules, library, types.SimpleNamespace(**{array: device}))
+    ids, labels, wanted = device([[0, 1], [1, 0]]), device([4, 5]), device([4, 4])
+    assert evaluation.mean_reciprocal_rank(ids, labels, wanted) == pytest.approx(3 / 4)
+    assert evaluation.bootstrap(device([0.5, 0.5])).mean == 0.5
+    assert evaluation.success_of_lists(ids, device([0, 0]), at=1, ignore=device([1, 1])) == 1

@@ -3,6 +3,7 @@
 import itertools
 import math
 from fractions import Fraction
+from statistics import NormalDist
 
 import numpy as np
 import pytest
@@ -10,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hybrid_gpu import evaluation
+from hybrid_gpu.evaluation import significance
 
 SETS = {
     "even": (lambda rng: rng.random(60), 1 / 2),
@@ -62,9 +64,64 @@ def test_interval_is_the_one_of_scipy(seed):
     assert ours.high == pytest.approx(theirs.high, abs=0.02 * width)
 
 
-def test_draws_do_not_depend_on_how_many_are_made_at_once(monkeypatch):
-    from hybrid_gpu.evaluation import significance
+def levels_by_hand(values, means, confidence):
+    """The quantiles of BCa as Efron and Tibshirani print them (14.9 to 14.15), in plain Python."""
+    normal, n = NormalDist(), len(values)
+    mean = sum(values) / n
+    below = sum((one < mean) + (one == mean) / 2 for one in means)
+    z0 = normal.inv_cdf(below / len(means))
+    left_out = [(sum(values) - one) / (n - 1) for one in values]
+    center = sum(left_out) / n
+    cubes, squares = (sum((center - one) ** power for one in left_out) for power in (3, 2))
+    a = cubes / (6 * squares**1.5)
+    z = [z0 + normal.inv_cdf(level) for level in ((1 - confidence) / 2, (1 + confidence) / 2)]
+    return [normal.cdf(z0 + one / (1 - a * one)) for one in z]
 
+
+@pytest.mark.parametrize("confidence", [0.5, 0.95])
+@pytest.mark.parametrize(
+    ("values", "means"),
+    [
+        ([0.0, 0.0, 1.0, 1.0], [0.25, 0.5, 0.5, 0.5, 0.75, 0.0]),  # half of the ties count
+        ([0.0, 0.0, 0.0, 1.0], [0.0, 0.25, 0.5, 0.25, 0.75]),
+        ([-8.0, -0.5, -0.25, 0.75], [-3.0, -2.0, -1.0, 0.0, 2.0]),
+        ([64.0, 8.0, 4.0, 4.0], [20.0, 30.0, 10.0, 12.0]),
+    ],
+)
+def test_bounds_are_corrected_as_by_hand(values, means, confidence):
+    found = significance._corrected_levels(np.array(values), np.array(means), confidence)
+    assert found.tolist() == pytest.approx(levels_by_hand(values, means, confidence))
+
+
+def test_bias_is_finite_where_all_draws_lie_on_one_side():
+    values = np.array([0.0, 1.0])
+    for means in (np.full(100, 0.25), np.full(100, 0.75)):
+        levels = significance._corrected_levels(values, means, 0.95)
+        assert np.all((levels >= 0) & (levels <= 1))
+        side = 0.0 if means[0] > 0.5 else 1.0
+        # Half a draw on the other side: z0 is the quantile of 1 / 200.
+        middle = NormalDist().cdf(2 * NormalDist().inv_cdf(0.995 if side else 0.005))
+        assert levels.min() < middle < levels.max()
+
+
+def test_intervals_scale_with_the_values():
+    values = np.random.default_rng(15).beta(0.5, 2, 30)
+    plain = evaluation.bootstrap(values, seed=4)
+    for scale in (1e-200, 1e100, -1.0):
+        scaled = sorted(bounds(evaluation.bootstrap(scale * values, seed=4)))
+        expected = sorted(scale * bound for bound in bounds(plain))
+        assert scaled == pytest.approx(expected, rel=1e-9, abs=0)
+
+
+@pytest.mark.parametrize(("samples", "m"), [(100, 7), (2000, 3000), (101, 10**7)])
+def test_rounds_add_up(samples, m):
+    shapes = list(significance._rounds(samples, m))
+    assert sum(rows for rows, _ in shapes) == samples
+    assert {width for _, width in shapes} == {m}
+    assert all(rows == 1 or rows * m <= 2**20 for rows, _ in shapes)
+
+
+def test_draws_do_not_depend_on_how_many_are_made_at_once(monkeypatch):
     values = np.random.default_rng(8).random(50)
     whole = evaluation.compare(values, values**2, samples=500, seed=9)
     monkeypatch.setattr(significance, "_DRAWS_AT_ONCE", 700)
@@ -183,12 +240,11 @@ def test_p_value_counts_all_flips(steps):
 
 @pytest.mark.parametrize("seed", [19, 64])
 def test_sampled_p_value_is_near_the_exact_one(monkeypatch, seed):
-    from hybrid_gpu.evaluation import significance
-
     rng = np.random.default_rng(seed)
     a, b = rng.random(20) + 0.1, rng.random(20)
     exact = evaluation.compare(a, b).p_value
     monkeypatch.setattr(significance, "_MOST_EXACT", 19)
+    assert (exact * 2**19).is_integer()  # 20 queries: every flip was tried
     sampled = evaluation.compare(a, b, samples=40_000, seed=seed).p_value
     error = math.sqrt(exact * (1 - exact) / 40_000)
     assert sampled != exact

@@ -82,7 +82,7 @@ def test_mismatched_input_is_refused():
         evaluation.agreement([[1, 2], [3]], [[1]])
     with pytest.raises(TypeError, match=r"masked array.*ids.filled\(-1\)"):
         evaluation.mean_average_precision(np.ma.array([[1]]), [0, 1], [1])
-    with pytest.raises(ValueError, match=r"ignore must hold ids in \[0, 1\]; got values from -1"):
+    with pytest.raises(ValueError, match="ignore must be ids of items, from 0 up; got -1 for"):
         evaluation.mean_average_precision(ids, [0, 1], [1], ignore=[-1])
     with pytest.raises(ValueError, match="ignore must be an integer array"):
         evaluation.precision(ids, [0, 1], [1], at=1, ignore=[0.5])

@@ -1,9 +1,10 @@
-"""``evaluate``: how good a ranking is."""
+"""``evaluate``: how good a ranking is, how sure that is, and whether it beats another one."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -13,9 +14,19 @@ from numpy.typing import NDArray
 from rich.console import Console
 
 from hybrid_gpu import evaluation
-from hybrid_gpu.cli.common import Json, make_table, print_json, print_pairs, progress_bars
+from hybrid_gpu.cli.common import Json, make_table, print_json, progress_bars
+from hybrid_gpu.evaluation.averages import mean_of
 from hybrid_gpu.files.array_files import load_array
 from hybrid_gpu.files.ground_truth import load_ground_truth
+
+# Each measure by labels and by lists.
+_WHOLE = {
+    "mAP": (evaluation.mean_average_precision, evaluation.mean_average_precision_of_lists),
+    "MRR": (evaluation.mean_reciprocal_rank, evaluation.mean_reciprocal_rank_of_lists),
+}
+_PRECISION = (evaluation.precision, evaluation.precision_of_lists)
+_NDCG = (evaluation.ndcg, evaluation.ndcg_of_lists)
+_SUCCESS = (evaluation.success, evaluation.success_of_lists)
 
 
 def evaluate(
@@ -28,15 +39,26 @@ def evaluate(
     relevant: Annotated[
         Path | None, typer.Option(help="JSON: a list of relevant ids for each query.")
     ] = None,
+    gains: Annotated[
+        Path | None, typer.Option(help="JSON: what each relevant item is worth, for ndcg.")
+    ] = None,
     ground_truth: Annotated[
         Path | None,
         typer.Option(help="Revisited Oxford/Paris: .pkl, .mat or .json; needs full rankings."),
     ] = None,
     exact: Annotated[Path | None, typer.Option(help="An exact ranking to compare with.")] = None,
+    ignore: Annotated[
+        Path | None,
+        typer.Option(help="Junk: ids for each query that do not count, as .json lists or .npy."),
+    ] = None,
+    against: Annotated[
+        Path | None, typer.Option(help="Another ranking of the same queries, to be beaten.")
+    ] = None,
     at: Annotated[
         list[int] | None,
-        typer.Option(help="Depth of precision, recall and agreement; repeatable."),
+        typer.Option(help="Depth of the measures that have one; repeatable."),
     ] = None,
+    confidence: Annotated[float, typer.Option(help="Confidence of the intervals.")] = 0.95,
     as_json: Json = False,
 ) -> None:
     """Measure a ranking by labels, relevant items, a ground truth, or an exact ranking."""
@@ -47,69 +69,224 @@ def evaluate(
     if labels is None and relevant is None and ground_truth is None and exact is None:
         raise ValueError("nothing to compare with: give --labels and --query-labels, "
                          "--relevant, --ground-truth, or --exact.")  # fmt: skip
+    if gains is not None and relevant is None:
+        raise ValueError("--gains are those of relevant items: give --relevant too.")
+    if ignore is not None and labels is None and relevant is None:
+        raise ValueError("--ignore goes with --labels or --relevant.")
     ids = load_array(ranking, name="ids")
-    figures: dict[str, float] = {}
-    setups: dict[str, dict[str, Any]] = {}
     with progress_bars() as progress:
         progress("evaluating", 0, 1)
-        if labels is not None and query_labels is not None:
-            figures |= _by_labels(ids, load_array(labels), load_array(query_labels), at)
-        if relevant is not None:
-            lists = _relevant_lists(relevant)
-            figures["mAP"] = evaluation.mean_average_precision_of_lists(ids, lists)
-            figures |= _recalls(ids, lists, at)
-        if ground_truth is not None:
-            setups = _by_ground_truth(ids, ground_truth, at)
-        if exact is not None:
-            figures |= _agreements(ids, load_array(exact, name="ids"), at)
+        truth = _Truth(
+            labels=_read(labels, load_array),
+            query_labels=_read(query_labels, load_array),
+            relevant=_read(relevant, _relevant_lists),
+            gains=_read(gains, _gain_lists),
+            judged=_read(ground_truth, lambda path: load_ground_truth(path).queries),
+            exact=_read(exact, lambda path: load_array(path, name="ids")),
+            junk=_read(ignore, _junk),
+        )
+        found = _measure(ids, truth, at)
+        intervals = {name: _interval(one, confidence) for name, one in found.values.items()}
+        other = None if against is None else load_array(against, name="ids")
+        beaten = None if other is None else _beaten(found, _measure(other, truth, at), confidence)
     if as_json:
-        print_json(queries=ids.shape[0], k=ids.shape[1], **figures, **setups)
+        _print_as_json(ids, found, intervals, beaten, confidence)
         return
     typer.echo(f"{ids.shape[0]} queries, top {ids.shape[1]}")
-    if setups:
-        _print_setups(setups)
-    if figures:
-        print_pairs({name: _percent(value) for name, value in figures.items()})
+    heading = f"{100 * confidence:g} % interval"
+    if found.setups:
+        _print_setups(found.setups, intervals, heading)
+    if found.figures:
+        _print_figures(found.figures, intervals, heading)
+    if beaten is not None:
+        _print_comparisons(beaten, heading)
 
 
-def _by_labels(
-    ids: NDArray[Any], labels: NDArray[Any], query_labels: NDArray[Any], at: list[int] | None
-) -> dict[str, float]:
-    figures = {"mAP": evaluation.mean_average_precision(ids, labels, query_labels)}
+@dataclass(frozen=True, slots=True, eq=False)
+class _Truth:
+    """What rankings are measured by; None where it was not given."""
+
+    labels: Any
+    query_labels: Any
+    relevant: Any
+    gains: Any
+    judged: Any
+    exact: Any
+    junk: Any
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Found:
+    """The values of each query by measure, their means, and the setups of a ground truth."""
+
+    values: dict[str, NDArray[np.float64]] = field(default_factory=dict)
+    figures: dict[str, float] = field(default_factory=dict)
+    setups: dict[str, dict[str, Any]] = field(default_factory=dict)
+
+
+def _read(path: Path | None, reader: Callable[[Path], Any]) -> Any:
+    return None if path is None else reader(path)
+
+
+def _measure(ids: NDArray[Any], truth: _Truth, at: list[int] | None) -> _Found:
+    values: dict[str, NDArray[np.float64]] = {}
+    if truth.labels is not None or truth.relevant is not None:
+        values |= _by_relevance(ids, truth, at)
+    if truth.exact is not None:
+        values |= _agreements(ids, truth.exact, at)
+    found = _Found(dict(values), {name: mean_of(one) for name, one in values.items()})
+    if truth.judged is not None:
+        scores = evaluation.revisited_protocol(ids, truth.judged, at or (1, 5, 10))
+        for name in ("easy", "medium", "hard"):
+            score = getattr(scores, name)
+            found.setups[name] = _cells(score)
+            found.values[f"{name} mAP"] = score.average_precisions
+    return found
+
+
+def _by_relevance(
+    ids: NDArray[Any], truth: _Truth, at: list[int] | None
+) -> dict[str, NDArray[np.float64]]:
+    """The values of each query by labels or by lists."""
+    by_labels = truth.labels is not None
+    data = (truth.labels, truth.query_labels) if by_labels else (truth.relevant,)
+
+    def values(measures: tuple[Any, Any], **options: Any) -> NDArray[np.float64]:
+        measure = measures[0] if by_labels else measures[1]
+        return evaluation.per_query(measure, ids, *data, ignore=truth.junk, **options)
+
+    found = {name: values(measures) for name, measures in _WHOLE.items()}
     for depth in at or ():
-        precision = evaluation.precision(ids, labels, query_labels, at=depth)
-        figures[f"precision@{depth}"] = precision
-    return figures | _recalls(ids, _items_of_classes(labels, query_labels), at)
+        found[f"precision@{depth}"] = values(_PRECISION, at=depth)
+    depths = _depths(at, _shortest(ids, truth.junk))
+    lists = _items_of_classes(*data) if by_labels else truth.relevant
+    for depth in depths:
+        found[f"recall@{depth}"] = evaluation.per_query(
+            evaluation.recall, ids, lists, at=depth, ignore=truth.junk
+        )
+    worth = {} if truth.gains is None else {"gains": truth.gains}
+    found |= {f"ndcg@{depth}": values(_NDCG, at=depth, **worth) for depth in depths}
+    return found | {f"success@{depth}": values(_SUCCESS, at=depth) for depth in depths}
 
 
-def _by_ground_truth(
-    ids: NDArray[Any], path: Path, at: list[int] | None
-) -> dict[str, dict[str, Any]]:
-    """The figures of each setup; None where no query has a positive."""
-    queries = load_ground_truth(path).queries
-    scores = evaluation.revisited_protocol(ids, queries, at or (1, 5, 10))
-    setups = {}
-    for name in ("easy", "medium", "hard"):
-        score = getattr(scores, name)
-        values = {"mAP": score.mean_average_precision}
-        values |= {f"mP@{depth}": value for depth, value in score.precision_at.items()}
-        # JSON has no NaN.
-        cells = {key: value if score.queries else None for key, value in values.items()}
-        setups[name] = cells | {"queries": score.queries}
-    return setups
+def _shortest(ids: NDArray[Any], junk: Any) -> int:
+    """How many results every ranking has beside its junk."""
+    if junk is None:
+        return int(ids.shape[1])
+    pairs = zip(ids, junk, strict=True)
+    shortest = min(int(np.count_nonzero(~np.isin(line, items))) for line, items in pairs)
+    if not shortest:
+        raise ValueError("a ranking holds nothing but ignored items: rank more items.")
+    return shortest
 
 
-def _print_setups(setups: dict[str, dict[str, Any]]) -> None:
+def _cells(score: evaluation.Score) -> dict[str, Any]:
+    """The figures of a setup; None where no query has a positive."""
+    values = {"mAP": score.mean_average_precision}
+    values |= {f"mP@{depth}": value for depth, value in score.precision_at.items()}
+    # JSON has no NaN.
+    cells = {key: value if score.queries else None for key, value in values.items()}
+    return cells | {"queries": score.queries}
+
+
+def _interval(values: NDArray[np.float64], confidence: float) -> evaluation.Interval | None:
+    """None where fewer than two queries count: they do not tell how values vary."""
+    if np.count_nonzero(~np.isnan(values)) < 2:
+        return None
+    return evaluation.bootstrap(values, confidence=confidence)
+
+
+def _beaten(found: _Found, other: _Found, confidence: float) -> dict[str, evaluation.Comparison]:
+    """Comparisons by every measure that both rankings have and that two queries tell."""
+    return {
+        name: evaluation.compare(one, other.values[name], confidence=confidence)
+        for name, one in found.values.items()
+        if name in other.values and np.count_nonzero(~np.isnan(one)) > 1
+    }
+
+
+def _print_as_json(
+    ids: NDArray[Any],
+    found: _Found,
+    intervals: Mapping[str, evaluation.Interval | None],
+    beaten: Mapping[str, evaluation.Comparison] | None,
+    confidence: float,
+) -> None:
+    bounds = {name: one and [one.low, one.high] for name, one in intervals.items()}
+    compared = (
+        None
+        if beaten is None
+        else {
+            name: {
+                "difference": one.difference.mean,
+                "interval": [one.difference.low, one.difference.high],
+                "wins": one.wins,
+                "losses": one.losses,
+                "ties": one.ties,
+                "p_value": one.p_value,
+            }
+            for name, one in beaten.items()
+        }
+    )
+    print_json(
+        queries=ids.shape[0],
+        k=ids.shape[1],
+        **found.figures,
+        **found.setups,
+        confidence=confidence,
+        intervals=bounds,
+        **({} if compared is None else {"against": compared}),
+    )
+
+
+def _print_setups(
+    setups: Mapping[str, Mapping[str, Any]],
+    intervals: Mapping[str, evaluation.Interval | None],
+    heading: str,
+) -> None:
     table = make_table("", *(name.capitalize() for name in setups))
     for key in setups["easy"]:
         values = [figures[key] for figures in setups.values()]
         shown = [str(value) if key == "queries" else _percent(value) for value in values]
         table.add_row(key, *shown)
+        if key == "mAP":
+            table.add_row(heading, *(_bounds(intervals[f"{name} mAP"]) for name in setups))
+    Console().print(table)
+
+
+def _print_figures(
+    figures: Mapping[str, float],
+    intervals: Mapping[str, evaluation.Interval | None],
+    heading: str,
+) -> None:
+    table = make_table("", "mean", heading)
+    for name, value in figures.items():
+        table.add_row(name, _percent(value), _bounds(intervals[name]))
+    Console().print(table)
+
+
+def _print_comparisons(beaten: Mapping[str, evaluation.Comparison], heading: str) -> None:
+    table = make_table("", "difference", heading, "won/lost/tied", "p")
+    for name, one in beaten.items():
+        difference = one.difference
+        table.add_row(
+            name,
+            f"{100 * difference.mean:+.2f}",
+            f"{100 * difference.low:+.2f} to {100 * difference.high:+.2f}",
+            f"{one.wins}/{one.losses}/{one.ties}",
+            f"{one.p_value:.2g}",
+        )
     Console().print(table)
 
 
 def _percent(value: float | None) -> str:
     return "none" if value is None else f"{100 * value:.2f} %"
+
+
+def _bounds(interval: evaluation.Interval | None) -> str:
+    if interval is None:
+        return "none"
+    return f"{100 * interval.low:.2f} to {100 * interval.high:.2f}"
 
 
 def _items_of_classes(labels: NDArray[Any], query_labels: NDArray[Any]) -> list[NDArray[Any]]:
@@ -119,16 +296,31 @@ def _items_of_classes(labels: NDArray[Any], query_labels: NDArray[Any]) -> list[
 
 
 def _relevant_lists(path: Path) -> list[list[int]]:
+    lists = _from_json(path)
+    if not isinstance(lists, list) or not all(_is_id_list(line) for line in lists):
+        raise ValueError(f"{path}: expected a list of lists of ids, one for each query.")
+    return lists
+
+
+def _gain_lists(path: Path) -> list[list[float]]:
+    lists = _from_json(path)
+    if not isinstance(lists, list) or not all(_is_gain_list(line) for line in lists):
+        raise ValueError(f"{path}: expected a list of lists of numbers, one for each query.")
+    return lists
+
+
+def _junk(path: Path) -> Any:
+    return _relevant_lists(path) if path.suffix.lower() == ".json" else load_array(path)
+
+
+def _from_json(path: Path) -> Any:
     if not path.is_file():
         reason = "a folder, not a JSON file" if path.is_dir() else "no such file"
         raise ValueError(f"{path}: {reason}.")
     try:
-        lists = json.loads(path.read_bytes())
+        return json.loads(path.read_bytes())
     except (ValueError, RecursionError) as fault:
         raise ValueError(f"{path}: not JSON, or damaged ({fault}).") from fault
-    if not isinstance(lists, list) or not all(_is_id_list(line) for line in lists):
-        raise ValueError(f"{path}: expected a list of lists of ids, one for each query.")
-    return lists
 
 
 def _is_id_list(line: Any) -> bool:
@@ -137,15 +329,18 @@ def _is_id_list(line: Any) -> bool:
     )
 
 
-def _recalls(ids: NDArray[Any], relevant: Sequence[Any], at: list[int] | None) -> dict[str, float]:
-    depths = _depths(at, ids.shape[1])
-    return {f"recall@{depth}": evaluation.recall(ids, relevant, at=depth) for depth in depths}
+def _is_gain_list(line: Any) -> bool:
+    return isinstance(line, list) and all(
+        type(gain) is float or (type(gain) is int and abs(gain) < 2**63) for gain in line
+    )
 
 
-def _agreements(ids: NDArray[Any], exact: NDArray[Any], at: list[int] | None) -> dict[str, float]:
+def _agreements(
+    ids: NDArray[Any], exact: NDArray[Any], at: list[int] | None
+) -> dict[str, NDArray[np.float64]]:
     shorter = min(lists.shape[-1] for lists in (ids, exact))
     return {
-        f"agreement@{depth}": evaluation.agreement(ids, exact, at=depth)
+        f"agreement@{depth}": evaluation.per_query(evaluation.agreement, ids, exact, at=depth)
         for depth in _depths(at, shorter)
     }
 

@@ -1,15 +1,53 @@
-"""What every measure asks of a ranking: lists of ids on the host, each item once."""
+"""Rankings from scores, and what every measure asks of rankings, ids and depths."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Set
 from typing import Any
 
+import array_api_compat
 import numpy as np
 from numpy.typing import NDArray
 
+from hybrid_gpu.backends import select_backend
 from hybrid_gpu.backends.numpy_backend import host_view
-from hybrid_gpu.validation import refuse_masked
+from hybrid_gpu.validation import check_count, refuse_masked, shown
+
+
+def ranked(scores: Any, *, k: int | None = None) -> NDArray[np.int64]:
+    """The ids of the best items of each row of scores, best first, ties to the lower id.
+
+    Parameters
+    ----------
+    scores : float array of shape (m, n)
+        One row per query; larger is better. Infinities are fine, and 0.0 and -0.0 tie.
+    k
+        How many items of each row; None gives all of them.
+
+    Returns
+    -------
+    int64 array of shape (m, k)
+
+    Raises
+    ------
+    ValueError
+        If scores are not a non-empty (m, n) array of floats, hold NaN, or have fewer than ``k``
+        columns.
+    """
+    rows = on_host(scores, "scores")
+    if rows.ndim != 2 or 0 in rows.shape or rows.dtype.kind != "f":
+        raise ValueError(
+            f"scores must be a non-empty float array of shape (m, n); got {rows.dtype} of shape "
+            f"{rows.shape}. Reshape one row with scores[None, :], cast with scores.astype(float)."
+        )
+    if np.isnan(rows).any():
+        raise ValueError(
+            f"scores must not be NaN, which has no place in an order; got "
+            f"{int(np.isnan(rows).sum())}. Give items that must come last a score of -inf."
+        )
+    k = rows.shape[1] if k is None else check_count(k, "k", high=rows.shape[1])
+    ids: NDArray[np.int64] = select_backend("numpy").top_k(rows, k).ids
+    return ids
 
 
 def checked_ranking(ids: Any) -> NDArray[np.int64]:
@@ -32,7 +70,11 @@ def checked_ranking(ids: Any) -> NDArray[np.int64]:
 
 
 def on_host(values: Any, what: str) -> NDArray[Any]:
-    """Values of any array library as a NumPy array."""
+    """Values of any array library as a NumPy array, copied from a device if they are on one."""
+    if array_api_compat.is_cupy_array(values):
+        values = values.get()
+    elif array_api_compat.is_torch_array(values):
+        values = values.detach().cpu()
     try:
         return np.asarray(host_view(values))
     except ValueError as fault:
@@ -60,23 +102,46 @@ def repeats(ranking: NDArray[np.int64]) -> bool:
     return False
 
 
-def check_lists(ranking: NDArray[np.int64], relevant: Sequence[Any]) -> None:
-    """Refuse lists of relevant items that are not one for each ranking."""
-    if len(relevant) != len(ranking):
-        raise ValueError(
-            f"relevant must have one list for each of the {len(ranking)} queries; got "
-            f"{len(relevant)}."
+def id_lists(values: Any, what: str, m: int) -> list[NDArray[np.int64]]:
+    """The ids that belong to each of m queries: one id each, or a collection each."""
+    if hasattr(values, "ndim"):
+        refuse_masked(values, what, "-1")
+        values = np.atleast_1d(on_host(values, what))
+    if not hasattr(values, "__len__") or isinstance(values, (str, bytes, Mapping, Set)):
+        raise TypeError(
+            f"{what} must be a sequence with one list of ids for each of the {m} queries; got "
+            f"{shown(values)}."
         )
-    for query, items in enumerate(relevant):
-        wanted = np.asarray(items)
-        if wanted.size and wanted.min() < 0:
-            raise ValueError(
-                f"relevant must be ids of items, from 0 up; got {wanted.min()} for query {query}."
-            )
+    if len(values) != m:
+        raise ValueError(
+            f"{what} must have one list for each of the {m} queries; got {len(values)}. Give an "
+            "empty list where there is none."
+        )
+    return [_id_list(items, what, query) for query, items in enumerate(values)]
 
 
-def mean_of(values: Sequence[float]) -> float:
-    """The mean over queries; an error if there is none to average."""
-    if not values:
-        raise ValueError("no query has a relevant item: there is nothing to average.")
-    return float(np.mean(values))
+def _id_list(items: Any, what: str, query: int) -> NDArray[np.int64]:
+    if isinstance(items, (Mapping, Set)):
+        items = list(items)
+    array = on_host(items, f"{what} of query {query}")
+    if not array.size:
+        return np.empty(0, np.int64)
+    if array.ndim > 1 or array.dtype.kind not in "iu":
+        raise ValueError(
+            f"{what} must be an integer array or list of ids for each query; got {array.dtype} of "
+            f"shape {array.shape} for query {query}."
+        )
+    if array.min() < 0 or array.max() > np.iinfo(np.int64).max:
+        wrong = array.min() if array.min() < 0 else array.max()
+        raise ValueError(
+            f"{what} must be ids of items, from 0 up; got {wrong} for query {query}. Leave "
+            "padding out: lists may differ in length."
+        )
+    return array.reshape(-1).astype(np.int64)
+
+
+def checked_depths(at: Any) -> tuple[int, ...]:
+    """The depths of a curve."""
+    if isinstance(at, (str, Mapping)) or not hasattr(at, "__iter__"):
+        raise ValueError(f"at must be a sequence of depths, such as (1, 5, 10); got {at!r}.")
+    return tuple(check_count(depth, "at") for depth in at)

@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hybrid_gpu.evaluation.rankings import checked_ranking, on_host
-from hybrid_gpu.validation import check_count
+from hybrid_gpu.evaluation.rankings import checked_depths, checked_ranking, on_host
 
 # The three setups of revisited Oxford/Paris: what counts as found, and what counts as nothing.
 _SETUPS = {
@@ -98,7 +97,7 @@ def revisited_protocol(
         If the lengths do not match, a ranking repeats an id, or an id is listed as two of easy,
         hard and junk.
     """
-    ranking, depths = checked_ranking(ids), _depths(at)
+    ranking, depths = checked_ranking(ids), checked_depths(at)
     if len(ground_truth) != len(ranking):
         raise ValueError(
             f"ground_truth must have one mapping for each of the {len(ranking)} queries; got "
@@ -196,9 +195,3 @@ def _precision_before_the_last(ranks: NDArray[np.int64], depth: int) -> float:
         return 0.0
     reach = min(int(ranks[-1]) + 1, depth)
     return np.count_nonzero(ranks < reach) / reach
-
-
-def _depths(at: Any) -> tuple[int, ...]:
-    if isinstance(at, (str, Mapping)) or not hasattr(at, "__iter__"):
-        raise ValueError(f"at must be a sequence of depths, such as (1, 5, 10); got {at!r}.")
-    return tuple(check_count(depth, "at") for depth in at)

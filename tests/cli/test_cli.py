@@ -17,7 +17,7 @@ import pytest
 from typer.testing import CliRunner
 
 import hybrid_gpu as hg
-from hybrid_gpu import cli
+from hybrid_gpu import cli, evaluation
 from hybrid_gpu.cli import common, demo, indexes, paper, searches
 from hybrid_gpu.files.folder_lock import LOCK
 from hybrid_gpu.lab import comparison, experiments
@@ -237,7 +237,16 @@ def test_evaluate_by_lists_gives_what_labels_give(files):
     labels = ("--labels", files.labels, "--query-labels", files.query_labels)
     by_labels = run_json("evaluate", files.ranking, *labels)
     assert run_json("evaluate", files.ranking, "--relevant", files.relevant) == by_labels
-    assert set(by_labels) == {"queries", "k", "mAP", "recall@1", "recall@10", "recall@60"}
+    at_depths = {
+        f"{name}@{depth}" for name in ("recall", "ndcg", "success") for depth in (1, 10, 60)
+    }
+    figures = {"mAP", "MRR"} | at_depths
+    assert set(by_labels) == {"queries", "k", "confidence", "intervals"} | figures
+    assert set(by_labels["intervals"]) == figures
+    deep = ("--at", 7)
+    by_lists = run_json("evaluate", files.ranking, "--relevant", files.relevant, *deep)
+    assert by_lists == run_json("evaluate", files.ranking, *labels, *deep)
+    assert "precision@7" in by_lists
 
 
 def test_precision_falls_behind_the_last_of_a_class(files):
@@ -307,7 +316,9 @@ def test_evaluate_by_ground_truth_prints_a_table(revisited, tmp_path):
     assert ["", "mP@2", "75.00 %", "75.00 %", "0.00 %", ""] in rows
     assert ["", "mP@3", "66.67 %", "66.67 %", "33.33 %", ""] in rows
     assert ["", "queries", "2", "2", "1", ""] in rows
-    assert ["", "agreement@2", "100.00 %", ""] in rows
+    assert ["", "agreement@2", "100.00 %", "100.00 to 100.00", ""] in rows
+    # One query alone tells nothing of others.
+    assert [row[-2] for row in rows if row[1:2] == ["95 % interval"]] == ["none"]
 
 
 def test_setup_without_positives_is_none(revisited, tmp_path):
@@ -335,6 +346,139 @@ def test_evaluate_against_an_exact_ranking(files, tmp_path):
     assert told["agreement@1"] == 1
     assert told["agreement@10"] == pytest.approx(0.5)
     assert "50.00 %" in run_well("evaluate", tmp_path / "ids.npy", "--exact", files.ranking)
+
+
+@pytest.fixture
+def small(tmp_path):
+    """Three rankings of five items, another one, labels, relevant items, gains and junk."""
+    np.save(tmp_path / "ids.npy", [[0, 1, 2, 3, 4], [3, 0, 4, 1, 2], [2, 4, 1, 0, 3]])
+    np.save(tmp_path / "other.npy", [[4, 3, 2, 1, 0], [2, 1, 0, 3, 4], [2, 4, 1, 0, 3]])
+    np.save(tmp_path / "labels.npy", [5, 6, 5, 6, 6])
+    np.save(tmp_path / "wanted.npy", [5, 6, 5])
+    contents = {
+        "relevant": [[0, 2], [1, 3, 4], [0, 2]],
+        "gains": [[1, 2], [0, 1, 3.5], [1, 1]],
+        "junk": [[0], [4, 3], []],
+    }
+    for name, content in contents.items():
+        (tmp_path / f"{name}.json").write_text(json.dumps(content))
+    return SimpleNamespace(
+        ids=np.load(tmp_path / "ids.npy"),
+        other=np.load(tmp_path / "other.npy"),
+        folder=tmp_path,
+        run=("evaluate", tmp_path / "ids.npy"),
+        labels=("--labels", tmp_path / "labels.npy", "--query-labels", tmp_path / "wanted.npy"),
+        lists=("--relevant", tmp_path / "relevant.json"),
+        **contents,
+    )
+
+
+def test_evaluate_tells_the_measures_of_the_library(small):
+    told = run_json(*small.run, *small.lists, "--at", 2)
+    given = (small.ids, small.relevant)
+    assert told["MRR"] == evaluation.mean_reciprocal_rank_of_lists(*given)
+    assert told["ndcg@2"] == evaluation.ndcg_of_lists(*given, at=2)
+    assert told["success@2"] == evaluation.success_of_lists(*given, at=2)
+    assert told["precision@2"] == evaluation.precision_of_lists(*given, at=2)
+    values = evaluation.per_query(evaluation.ndcg_of_lists, *given, at=2)
+    interval = evaluation.bootstrap(values)
+    assert told["intervals"]["ndcg@2"] == [interval.low, interval.high]
+    assert told["confidence"] == 0.95
+    narrow = run_json(*small.run, *small.lists, "--at", 2, "--confidence", 0.5)
+    interval = evaluation.bootstrap(values, confidence=0.5)
+    assert narrow["intervals"]["ndcg@2"] == [interval.low, interval.high]
+    graded = run_json(*small.run, *small.lists, "--gains", small.folder / "gains.json", "--at", 2)
+    assert graded["ndcg@2"] == evaluation.ndcg_of_lists(*given, gains=small.gains, at=2)
+    assert {name for name in graded if graded[name] != told[name]} == {"ndcg@2", "intervals"}
+
+
+@pytest.mark.parametrize("truth", ["labels", "lists"])
+def test_evaluate_takes_junk_out(small, truth):
+    given = (small.ids, small.relevant)
+    told = run_json(*small.run, *getattr(small, truth), "--ignore", small.folder / "junk.json")
+    junk = {"ignore": small.junk}
+    assert told["mAP"] == evaluation.mean_average_precision_of_lists(*given, **junk)
+    # The second ranking holds three items beside its junk: it cannot be looked at deeper.
+    assert told["recall@3"] == evaluation.recall(*given, at=3, **junk)
+    assert told["success@1"] == evaluation.success_of_lists(*given, at=1, **junk)
+    assert "recall@5" not in told
+    np.save(small.folder / "own.npy", [0, 3, 2])
+    told = run_json(*small.run, *getattr(small, truth), "--ignore", small.folder / "own.npy")
+    assert told["ndcg@4"] == evaluation.ndcg_of_lists(*given, at=4, ignore=[0, 3, 2])
+
+
+def test_evaluate_against_another_ranking_tells_who_wins(small):
+    options = (*small.labels, "--against", small.folder / "other.npy", "--at", 2)
+    told = run_json(*small.run, *options)["against"]
+    values = [
+        evaluation.per_query(evaluation.success_of_lists, ids, small.relevant, at=2)
+        for ids in (small.ids, small.other)
+    ]
+    expected = evaluation.compare(*values)
+    assert told["success@2"] == {
+        "difference": expected.difference.mean,
+        "interval": [expected.difference.low, expected.difference.high],
+        "wins": expected.wins,
+        "losses": expected.losses,
+        "ties": expected.ties,
+        "p_value": expected.p_value,
+    }
+    rows = [
+        [cell.strip() for cell in line.split("│")]
+        for line in run_well(*small.run, *options).splitlines()
+    ]
+    shown = next(row for row in rows if row[1:2] == ["mAP"] and len(row) == 7)
+    wins = told["mAP"]
+    assert shown[4:6] == [
+        f"{wins['wins']}/{wins['losses']}/{wins['ties']}",
+        f"{wins['p_value']:.2g}",
+    ]
+    assert shown[2].startswith("+")
+    assert "against" not in run_json(*small.run, *small.labels)
+
+
+def test_evaluate_of_one_query_has_no_interval(small):
+    np.save(small.folder / "ids.npy", small.ids[:1])
+    (small.folder / "relevant.json").write_text("[[0, 2]]")
+    told = run_json(*small.run, *small.lists, "--against", small.folder / "ids.npy")
+    assert set(told["intervals"].values()) == {None}
+    assert told["against"] == {}
+    assert "none" in run_well(*small.run, *small.lists)
+
+
+def test_setups_are_compared_by_average_precision(revisited, tmp_path):
+    told = run_json(*revisited, "--against", tmp_path / "ids.npy")
+    assert set(told["intervals"]) == {"easy mAP", "medium mAP", "hard mAP"}
+    assert told["intervals"]["hard mAP"] is None  # one query has a hard image
+    assert set(told["against"]) == {"easy mAP", "medium mAP"}
+    assert told["against"]["easy mAP"]["p_value"] == 1
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        (("{labels}", "--gains", "gains.json"), "give --relevant too"),
+        (("--exact", "ids.npy", "--ignore", "junk.json"), "goes with --labels or --relevant"),
+        (("{lists}", "--gains", "names.json"), "expected a list of lists of numbers"),
+        (("{lists}", "--gains", "junk.json"), "gains must have a number for each of the 2"),
+        (("{lists}", "--ignore", "names.json"), "expected a list of lists of ids"),
+        (("{lists}", "--ignore", "none.json"), "none.json: no such file"),
+        (("{lists}", "--ignore", "all.json"), "nothing but ignored items"),
+        (("{lists}", "--ignore", "junk.json", "--at", "4"), "at must be at most 3, what a"),
+        (("{lists}", "--confidence", "95"), "confidence must lie between 0 and 1; got 95"),
+        (("{lists}", "--against", "wanted.npy"), "ids must be a non-empty integer array"),
+    ],
+)
+def test_wrong_options_of_evaluate_are_refused(small, options, reason):
+    (small.folder / "names.json").write_text('[["a"], [], []]')
+    (small.folder / "all.json").write_text("[[0, 1, 2, 3, 4], [], []]")
+    given = []
+    for option in options:
+        if option.startswith("{"):
+            given += getattr(small, option.strip("{}"))
+        else:
+            given.append(small.folder / option if "." in option else option)
+    assert_refused(run(*small.run, *given), reason)
 
 
 def test_info_tells_what_the_index_holds(files):
@@ -559,12 +703,20 @@ def test_interrupted_write_keeps_the_old_output(files, tmp_path, monkeypatch):
     assert list(tmp_path.iterdir()) == [out]
 
 
-@pytest.mark.parametrize("command", ["search", "info", "evaluate", "versions"])
+@pytest.mark.parametrize("command", ["search", "info", "evaluate", "against", "versions"])
 def test_tables_fit_into_80_columns(files, command):
     commands = {
         "search": ("search", files.index, files.queries),
         "info": ("info", files.index),
         "evaluate": ("evaluate", files.ranking, "--relevant", files.relevant),
+        "against": (
+            "evaluate",
+            files.ranking,
+            "--relevant",
+            files.relevant,
+            "--against",
+            files.ranking,
+        ),
         "versions": ("info",),
     }
     lines = [line for line in run_well(*commands[command]).splitlines() if line[0] in "┏┃┡│┌└"]

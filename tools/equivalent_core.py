@@ -281,6 +281,11 @@ EQUIVALENT: dict[str, str] = {
     # rankings
     "checked_ranking: ranking = ranking.astype(np.int64, copy=False) -> ranking = "
     "ranking.astype(np.int64, copy=True)": ("one copy more"),
+    # row_selection
+    "_first_by_ids: break -> pass": ("speed only: more is found than is wanted, and cut off"),
+    "best_of_row: if _FEW * wanted < level.size: -> if _FEW * wanted >= level.size:": (
+        "speed only: both ways find the same"
+    ),
     # search
     "lives_here: return True -> return False": (
         "the host is where NumPy arrays go anyway; on a device of its own, tests notice"
@@ -302,6 +307,10 @@ EQUIVALENT: dict[str, str] = {
     "backend=device).order -> order = aggregate(graph, groups=max(1, graph.n * 32), "
     "seed=seed, backend=device).order": ("speed only: how close neighbors lie in memory"),
     # storage
+    "_write: content = json.dumps(header, indent=2, allow_nan=False) -> content = "
+    "json.dumps(header, indent=2, allow_nan=True)": (
+        "the checks of the header refuse what is not finite as well"
+    ),
     "remove_index: with own_folder(Path(path).absolute(), _named_files, patience=0.0) as own:"
     " -> with own_folder(Path(path).absolute(), _named_files, patience=1.0) as own:": (
         "the same answer, a second later"

@@ -918,3 +918,14 @@ def test_an_observation_of_other_items_is_refused(backend):
     observation = hg.observe([[3]], [[1.0]], 8, backend=backend)
     with pytest.raises(ValueError, match="one of the graph's 7 items; got one of 8"):
         hg.diffuse(graph, observation, backend=backend)
+
+
+def test_the_paper_s_hybrid_tells_whether_its_expansion_reached_a_tolerance(backend, rng):
+    affinity, _ = problem(rng)
+    index = hg.build_index_from_graph(
+        affinity, basis="eigen", rank=9, dtype="float64", backend=backend
+    )
+    options = {"k": 5, "method": "hybrid-paper", "filter": hg.HeatKernel(30.0), "rtol": 1e-6}
+    assert index.search_items([3], **options).ids.shape == (1, 5)
+    with pytest.raises(hg.ConvergenceError, match="in 4 steps"):
+        index.search_items([3], steps=4, **options)

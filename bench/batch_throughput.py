@@ -33,7 +33,7 @@ def main(
     steps: Annotated[int, typer.Option(help="Steps of conjugate gradients.")] = 20,
 ) -> None:
     vectors = clustered(items, 32, seed=17)
-    index = hg.build_index(vectors, neighbors=50, basis="none")
+    index = hg.build_index(vectors, basis="none", **hg.PAPER)
     print(index.graph)
     first = index.search(
         vectors[:queries] + np.float32(0.1) * clustered(queries * 100, 32, seed=19)[:queries],

@@ -36,7 +36,7 @@ def main(
     }
     rows = []
     for name, vectors in databases.items():
-        index = hg.build_index(vectors)
+        index = hg.build_index(vectors, **hg.PAPER)
         print(index)
         rng = np.random.default_rng(29)
         noise = rng.standard_normal((64, vectors.shape[1])).astype(np.float32)

@@ -32,7 +32,7 @@ def main(
 ) -> None:
     lists = neighbors_of(datasets.fashion_mnist(folder), 50)
     index = hg.build_index_from_neighbors(
-        lists.ids, np.maximum(lists.similarities, 0), basis="none", keep_neighbors=False
+        lists.ids, np.maximum(lists.similarities, 0), basis="none", keep_neighbors=False, **hg.PAPER
     )
     graph = index.state.graph
     start = time.perf_counter()

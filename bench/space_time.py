@@ -61,14 +61,16 @@ def main(
 ) -> None:
     lists = neighbors_of(datasets.fashion_mnist(folder), 50)
     ids, similarities = np.asarray(lists.ids), np.maximum(lists.similarities, 0)
-    bare = hg.build_index_from_neighbors(ids, similarities, basis="none", keep_neighbors=False)
+    bare = hg.build_index_from_neighbors(
+        ids, similarities, basis="none", keep_neighbors=False, **hg.PAPER
+    )
     print(bare, bare.graph)
     # Items that have neighbors: an isolated one is its own answer.
     degrees = np.asarray(bare.graph.degrees)
     sample = np.random.default_rng(13).choice(np.flatnonzero(degrees > 0), queries, replace=False)
     seen = (ids[sample, :5], similarities[sample, :5])
     precise = hg.build_index_from_neighbors(
-        ids, similarities, basis="none", keep_neighbors=False, dtype="float64"
+        ids, similarities, basis="none", keep_neighbors=False, dtype="float64", **hg.PAPER
     )
     exact = by_item(precise.rerank(*seen, k=bare.n, method="temporal", rtol=1e-10))
     rows = []

@@ -31,6 +31,7 @@ from hybrid_gpu.graph.aggregation import Aggregation, aggregate
 from hybrid_gpu.graph.neighbors import Neighbors, nearest_neighbors
 from hybrid_gpu.index.diffusion_index import DiffusionIndex
 from hybrid_gpu.index.factory import (
+    PAPER,
     build_index,
     build_index_from_graph,
     build_index_from_neighbors,
@@ -48,6 +49,7 @@ __version__ = "0.1.0"
 
 __all__ = [
     "METHODS",
+    "PAPER",
     "AggregateBasis",
     "Aggregation",
     "Backend",

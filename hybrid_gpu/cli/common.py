@@ -19,6 +19,7 @@ from typer.core import TyperGroup
 
 import hybrid_gpu
 from hybrid_gpu.errors import HybridGpuError
+from hybrid_gpu.graph.neighbor_count import AUTO
 from hybrid_gpu.index.diffusion_index import DiffusionIndex
 from hybrid_gpu.index.factory import load_index
 from hybrid_gpu.index.storage import is_ours
@@ -40,6 +41,8 @@ _USAGE_FAULT: Any = typer.BadParameter.__base__
 IndexFolder = Annotated[Path, typer.Argument(metavar="INDEX", help="Folder of the index.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")]
 Device = Annotated[str, typer.Option("--backend", help="auto, numpy or cupy.")]
+NEIGHBORS: Any = typer.Option(help="Nearest neighbors of each item, or auto, from the data.")
+NeighborCount = Annotated[str, NEIGHBORS]
 Width = Annotated[int | None, typer.Option("--batch", help="Queries solved at the same time.")]
 
 
@@ -128,6 +131,16 @@ def open_index(path: Path, backend: str, progress: Progress) -> DiffusionIndex:
     index = load_index(path, backend=backend)
     progress("opening", 1, 1)
     return index
+
+
+def neighbor_count(neighbors: str) -> int | str:
+    """The number of neighbors that was typed, or ``"auto"``."""
+    if neighbors == AUTO:
+        return AUTO
+    try:
+        return int(neighbors)
+    except ValueError as fault:
+        raise ValueError(f"--neighbors must be a number or auto; got {neighbors!r}.") from fault
 
 
 def make_table(*headings: str) -> Table:

@@ -9,7 +9,15 @@ import rich.filesize
 import typer
 from rich.console import Console
 
-from hybrid_gpu.cli.common import Json, check_writable, make_table, print_json, progress_bars
+from hybrid_gpu.cli.common import (
+    Json,
+    NeighborCount,
+    check_writable,
+    make_table,
+    neighbor_count,
+    print_json,
+    progress_bars,
+)
 from hybrid_gpu.cli.pictures import draw_results
 from hybrid_gpu.datasets import Benchmark, benchmark_of, digits, split_queries
 from hybrid_gpu.index.diffusion_index import DiffusionIndex
@@ -23,7 +31,7 @@ _DEMO_PICTURE = Path("hybrid-gpu-demo.png")
 
 def demo(
     queries: Annotated[int, typer.Option(help="Digits held out as queries.")] = 200,
-    neighbors: Annotated[int, typer.Option(help="Nearest neighbors of each item.")] = 10,
+    neighbors: NeighborCount = "auto",
     rank: Annotated[int, typer.Option(help="Eigenvectors to keep.")] = 100,
     plot: Annotated[
         Path | None, typer.Option(help=f"File of the picture; {_DEMO_PICTURE}.")
@@ -38,11 +46,12 @@ def demo(
         check_writable(plot or _DEMO_PICTURE)
     if plot is not None:
         plots.check_picture(plot)
+    count = neighbor_count(neighbors)
     data = digits()
     split = split_queries(data, check_count(queries, "queries", high=data.n - 1), _DEMO_SEED)
     benchmark = benchmark_of(split, queries=queries, seed=_DEMO_SEED)
     with progress_bars() as progress:
-        comparison = compare_methods(benchmark, neighbors=neighbors, rank=rank, progress=progress)
+        comparison = compare_methods(benchmark, neighbors=count, rank=rank, progress=progress)
     if not as_json:
         _print_comparison(comparison, benchmark)
     # Unless the user asked for a picture, a missing matplotlib is no fault.

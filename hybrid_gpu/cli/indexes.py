@@ -17,10 +17,12 @@ import typer
 import hybrid_gpu
 from hybrid_gpu.backends import select_backend
 from hybrid_gpu.cli.common import (
+    NEIGHBORS,
     Device,
     IndexFolder,
     Json,
     Width,
+    neighbor_count,
     open_index,
     print_json,
     print_pairs,
@@ -28,10 +30,12 @@ from hybrid_gpu.cli.common import (
     refuse_inside_index,
 )
 from hybrid_gpu.diffusion.eigen_basis import EigenBasis
+from hybrid_gpu.diffusion.filters import DEFAULT_ALPHA
 from hybrid_gpu.files.array_files import load_array
+from hybrid_gpu.graph.neighbor_count import AUTO
 from hybrid_gpu.index.build import BASES
 from hybrid_gpu.index.diffusion_index import DiffusionIndex
-from hybrid_gpu.index.factory import build_index, load_index
+from hybrid_gpu.index.factory import PAPER, build_index, load_index
 from hybrid_gpu.index.plan import estimate_precompute
 from hybrid_gpu.index.plan import plan as make_plan
 from hybrid_gpu.index.precompute import check_columns_folder, remove_columns
@@ -47,9 +51,14 @@ def build(
     ],
     index: IndexFolder,
     *,
-    neighbors: Annotated[int, typer.Option(help="Nearest neighbors of each item.")] = 50,
+    neighbors: Annotated[str | None, NEIGHBORS] = None,
     gamma: Annotated[float, typer.Option(help="Exponent of the similarities.")] = 3.0,
-    alpha: Annotated[float, typer.Option(help="Restart parameter, in [0, 1).")] = 0.99,
+    alpha: Annotated[
+        float | None, typer.Option(help=f"Restart parameter, in [0, 1); {DEFAULT_ALPHA}.")
+    ] = None,
+    paper: Annotated[
+        bool, typer.Option("--paper", help="The paper's 50 neighbors and alpha of 0.99.")
+    ] = False,
     basis: Annotated[str, typer.Option(help=f"Basis to keep: {', '.join(BASES)}.")] = "auto",
     rank: Annotated[int | None, typer.Option(help="Groups or eigenvectors to keep.")] = None,
     precision: Annotated[
@@ -69,6 +78,7 @@ def build(
     """Index a database of descriptors."""
     check_target(index)
     refuse_inside_index(index)
+    count, restart = _graph_options(neighbors, alpha, paper)
     start = time.perf_counter()
     vectors = load_array(descriptors)
     with progress_bars() as progress:
@@ -83,9 +93,9 @@ def build(
             )
         built = build_index(
             vectors,
-            neighbors=neighbors,
+            neighbors=count,
             gamma=gamma,
-            alpha=alpha,
+            alpha=restart,
             basis=basis,
             rank=rank,
             precision=precision,
@@ -102,6 +112,16 @@ def build(
         print_json(index=str(index), seconds=seconds, **_describe(built))
         return
     typer.echo(f"{built}\nSaved to {index} after {seconds:.1f} s.")
+
+
+def _graph_options(
+    neighbors: str | None, alpha: float | None, paper: bool
+) -> tuple[int | str, float]:
+    """Neighbors and alpha: what was given, else the paper's or our own."""
+    own: dict[str, Any] = {"neighbors": AUTO, "alpha": DEFAULT_ALPHA}
+    default = PAPER if paper else own
+    count = default["neighbors"] if neighbors is None else neighbor_count(neighbors)
+    return count, default["alpha"] if alpha is None else alpha
 
 
 def precompute(
@@ -208,6 +228,9 @@ def _describe(index: DiffusionIndex) -> dict[str, Any]:
     facts: dict[str, Any] = {
         "items": index.n,
         "dimensions": None if state.descriptors is None else int(state.descriptors.shape[1]),
+        "neighbors": state.origin.neighbors,
+        "neighbors chosen": state.origin.chosen,
+        "neighbor recall": state.origin.recall,
         "edges": graph.edges,
         "components": sizes.size,
         "largest component": int(sizes.max()),

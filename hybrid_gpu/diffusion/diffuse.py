@@ -42,7 +42,7 @@ def diffuse(
     observation : Observation, or float array of shape (n, m)
         One column per query.
     filter
-        ``PageRank(0.99)`` if None, which is solved by conjugate gradients; any other filter, or
+        ``PageRank()`` if None, which is solved by conjugate gradients; any other filter, or
         function of frequencies, is expanded in Chebyshev polynomials.
     basis
         Vectors to deflate, made for this graph. The answer that the steps converge to is the same

@@ -26,6 +26,9 @@ from hybrid_gpu.validation import (
     shown,
 )
 
+DEFAULT_ALPHA = 0.9
+"""The restart parameter where none is given; ``PAPER`` has that of the paper, 0.99."""
+
 
 class Filter(Protocol):
     """A function of graph frequency, on [-1, 1]."""
@@ -42,10 +45,11 @@ class Filter(Protocol):
 class PageRank:
     """The filter of the paper: a random walk that restarts with probability ``1 - alpha``.
 
-    ``x = (1 - alpha) (I - alpha W)^-1 y``. The closer ``alpha`` is to 1, the further scores spread.
+    ``x = (1 - alpha) (I - alpha W)^-1 y``. The closer ``alpha`` is to 1, the further scores spread;
+    the paper takes 0.99.
     """
 
-    alpha: float = 0.99
+    alpha: float = DEFAULT_ALPHA
     resolvent: float = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:

@@ -40,6 +40,12 @@ class Neighbors:
     ids: Array
     similarities: Array
 
+    def cut(self, count: int) -> Neighbors:
+        """The first ``count`` neighbors of each list."""
+        if count >= self.ids.shape[1]:
+            return self
+        return Neighbors(self.ids[:, :count], self.similarities[:, :count])
+
     def renumbered(self, numbering: Numbering, backend: Backend) -> Neighbors:
         """Lists of all items, with those of the item ``numbering.order[p]`` at place p."""
         xp = backend.xp
@@ -221,6 +227,11 @@ def exact_neighbors(
     if progress:
         progress("neighbors", m, m)
     return Neighbors(ids=xp.concat(ids), similarities=xp.concat(similarities))
+
+
+def is_approximate(knn: str) -> bool:
+    """Whether an engine may miss neighbors."""
+    return knn not in ("auto", "exact", "faiss", "Flat")
 
 
 def check_knn(knn: str, dimensions: int) -> None:

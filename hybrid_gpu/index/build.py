@@ -25,9 +25,15 @@ from hybrid_gpu.graph.affinity import (
 )
 from hybrid_gpu.graph.aggregation import Aggregation, aggregate
 from hybrid_gpu.graph.csr import same_matrix
-from hybrid_gpu.graph.neighbors import Neighbors, neighbors_of_units, unit_rows
+from hybrid_gpu.graph.neighbor_count import (
+    check_neighbors,
+    chosen_count,
+    measured_recall,
+    widest_choice,
+)
+from hybrid_gpu.graph.neighbors import Neighbors, is_approximate, neighbors_of_units, unit_rows
 from hybrid_gpu.progress import Progress
-from hybrid_gpu.ranking.state import Grouping, IndexState
+from hybrid_gpu.ranking.state import OWN_GRAPH, Grouping, IndexState, Origin
 from hybrid_gpu.validation import (
     check_choice,
     check_count,
@@ -127,18 +133,33 @@ def state_from_descriptors(
     choice.check(n)
     if n < 2:
         raise ValueError("descriptors must have at least two items to be neighbors; got one.")
-    k = check_count(neighbors, "neighbors", high=n - 1)
-    check_room(n, d, k, backend)
+    count = check_neighbors(neighbors, n - 1)
+    # One search serves the choice: the lists are cut when it is made.
+    width = widest_choice(n) if count is None else count
+    check_room(n, d, width, backend)
     units = unit_rows(vectors, backend)
     with backend.annotate("knn"):
         lists = neighbors_of_units(
-            units, None, k, knn=knn, progress=choice.progress, backend=backend
+            units, None, width, knn=knn, progress=choice.progress, backend=backend
         )
-    return state_from_lists(lists, units, settings, choice, backend)
+        lists, origin = counted(lists, count, backend)
+        if is_approximate(knn):
+            origin = replace(origin, recall=measured_recall(lists, units, knn, backend))
+    return state_from_lists(lists, origin, units, settings, choice, backend)
+
+
+def counted(lists: Neighbors, count: int | None, backend: Backend) -> tuple[Neighbors, Origin]:
+    """The lists with so many neighbors, or with as many as suit the data if it is None."""
+    chosen = count is None
+    if count is None:
+        with backend.annotate("count"):
+            count = chosen_count(lists, backend)
+    return lists.cut(count), Origin(count, chosen)
 
 
 def state_from_lists(
     lists: Neighbors,
+    origin: Origin,
     units: Array | None,
     settings: Settings,
     choice: BasisChoice,
@@ -148,7 +169,7 @@ def state_from_lists(
     with backend.annotate("graph"):
         graph = reciprocal_graph(lists, gamma=settings.gamma, dtype=settings.dtype, backend=backend)
     kept = compact(lists, backend) if settings.keep_neighbors else None
-    return state_from_graph(graph, units, kept, settings, choice, backend)
+    return state_from_graph(graph, units, kept, settings, choice, backend, origin)
 
 
 def state_from_graph(
@@ -158,6 +179,7 @@ def state_from_graph(
     settings: Settings,
     choice: BasisChoice,
     backend: Backend,
+    origin: Origin = OWN_GRAPH,
 ) -> IndexState:
     """The state of an index of a graph; all of its parts come numbered by the user's ids."""
     xp = backend.xp
@@ -181,6 +203,7 @@ def state_from_graph(
         gamma=settings.gamma,
         backend=backend,
         grouping=Grouping(graph.n),
+        origin=origin,
     )
     return with_chosen_basis(state, choice, labels=tree.labels[tree.order])
 

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
 from hybrid_gpu.backends import Backend, select_backend
+from hybrid_gpu.diffusion.filters import DEFAULT_ALPHA
 from hybrid_gpu.graph.affinity import Graph, graph_from_affinity, neighbors_from_lists
+from hybrid_gpu.graph.neighbor_count import best_first, check_neighbors
 from hybrid_gpu.graph.neighbors import check_engine
 from hybrid_gpu.index.build import (
     BasisChoice,
     Settings,
     check_room,
+    counted,
     optional_units,
     state_from_descriptors,
     state_from_graph,
@@ -23,13 +28,16 @@ from hybrid_gpu.index.storage import load_state
 from hybrid_gpu.progress import Progress
 from hybrid_gpu.validation import check_kind, check_vectors
 
+PAPER: Mapping[str, Any] = MappingProxyType({"neighbors": 50, "gamma": 3.0, "alpha": 0.99})
+"""The paper's settings: ``build_index(descriptors, **PAPER)``."""
+
 
 def build_index(
     descriptors: Any,
     *,
-    neighbors: int = 50,
+    neighbors: int | str = "auto",
     gamma: float = 3.0,
-    alpha: float = 0.99,
+    alpha: float = DEFAULT_ALPHA,
     basis: Any = "auto",
     rank: int | None = None,
     precision: str = "float32",
@@ -49,14 +57,18 @@ def build_index(
     descriptors : float array of shape (n, d)
         NumPy, CuPy, or anything that speaks DLPack. Rows are scaled to unit length.
     neighbors
-        Nearest neighbors of each item; an edge joins two items that list each other.
+        Nearest neighbors of each item; an edge joins two items that list each other. ``"auto"``:
+        the smallest number from 15 to 50 that leaves at most 1 % of the items without an edge, and
+        no more than the root of n, or 10; ``print(index)`` tells it. See ``docs/choosing.md``, and
+        ``tune`` if there are labels. The paper takes 50, as ``build_index(x, **PAPER)`` does.
     gamma
         An edge weighs ``similarity ** gamma``; a warning tells of items whose edges all weigh too
         little beside the largest for the dtype, which exponents of hundreds may do.
     alpha
-        Restart parameter of diffusion, in [0, 1); ``1 - alpha`` at least 1e-6 in float32, 1e-13 in
-        float64, whose rounding hides a rarer restart. Within a hundred times of that, rounding can
-        keep a query from the accuracy asked for; the report tells.
+        Restart parameter of diffusion, in [0, 1): how far from the query's neighbors scores travel;
+        0.99 in the paper. ``search`` takes another one for a query set. ``1 - alpha`` is at least
+        1e-6 in float32, 1e-13 in float64, whose rounding hides a rarer restart. Within a hundred
+        times of that, rounding can keep a query from the accuracy asked for; the report tells.
     basis
         What the solver deflates. ``"aggregate"``: groups of items, cheap to make and to keep.
         ``"eigen"``: leading eigenvectors, which the methods of the paper need. ``"sparse-eigen"``:
@@ -105,9 +117,10 @@ def build_index_from_neighbors(
     similarities: Any,
     *,
     metric: str = "cosine",
+    neighbors: int | str = "auto",
     descriptors: Any = None,
     gamma: float = 3.0,
-    alpha: float = 0.99,
+    alpha: float = DEFAULT_ALPHA,
     basis: Any = "auto",
     rank: int | None = None,
     precision: str = "float32",
@@ -130,6 +143,8 @@ def build_index_from_neighbors(
         Their cosine similarities, as they are.
     metric
         What ``similarities`` are, if not cosines; see ``DiffusionIndex.rerank``.
+    neighbors
+        How many of each list to use, the most similar ones; ``"auto"`` as in ``build_index``.
     descriptors : float array of shape (n, d), optional
         Needed for ``search`` with query descriptors; ``rerank`` does without.
 
@@ -144,9 +159,13 @@ def build_index_from_neighbors(
         )
         n, k = lists.ids.shape
         choice.check(n)
+        count = check_neighbors(neighbors, k)
         check_room(n, 0, k, device)
         units = optional_units(descriptors, n, settings.dtype, device)
-        return DiffusionIndex(state_from_lists(lists, units, settings, choice, device))
+        if count is None or count < k:
+            lists = best_first(lists, device)
+        lists, origin = counted(lists, count, device)
+        return DiffusionIndex(state_from_lists(lists, origin, units, settings, choice, device))
 
 
 def build_index_from_graph(
@@ -154,7 +173,7 @@ def build_index_from_graph(
     *,
     descriptors: Any = None,
     gamma: float = 3.0,
-    alpha: float = 0.99,
+    alpha: float = DEFAULT_ALPHA,
     basis: Any = "auto",
     rank: int | None = None,
     precision: str = "float32",
@@ -211,9 +230,9 @@ def with_basis(
 
 
 def index_of_graph(graph: Graph, *, seed: int, backend: str | Backend) -> DiffusionIndex:
-    """An index of a graph alone, without a basis, at the paper's settings."""
+    """An index of a graph alone, without a basis."""
     device = select_backend(backend, like=graph.degrees)
-    settings = Settings(0.99, 3.0, graph.dtype)
+    settings = Settings(DEFAULT_ALPHA, PAPER["gamma"], graph.dtype)
     choice = BasisChoice("none", seed=seed)
     return DiffusionIndex(state_from_graph(graph, None, None, settings, choice, device))
 

@@ -18,7 +18,7 @@ import numpy as np
 from hybrid_gpu.backends.protocol import HostArray
 from hybrid_gpu.errors import IndexFileError
 from hybrid_gpu.index.packing import INVERSE, MATRIX_PARTS, Packed, Section
-from hybrid_gpu.validation import check_alpha, check_count, check_number, check_positive
+from hybrid_gpu.validation import check_alpha, check_count, check_flag, check_number, check_positive
 
 Fault: TypeAlias = Callable[[str | None, str], IndexFileError]
 """Makes the error for a part (None: the header) and what is wrong with it."""
@@ -73,6 +73,8 @@ def _check_values_of(parameters: Any) -> None:
         if grouping["share"] is not None:
             if check_positive(grouping["share"], "share") > _MOST_ITEMS:
                 raise ValueError(f"share must be a part of the groups; got {grouping['share']}.")
+    if parameters.get("origin") is not None:
+        _check_origin(_object(parameters["origin"], "origin"))
     basis = parameters.get("basis")
     if basis is None:
         return
@@ -81,6 +83,14 @@ def _check_values_of(parameters: Any) -> None:
         raise ValueError(f"basis must be one of {', '.join(_BASES)}; got {kind!r}.")
     check_count(basis["rank"], "rank", low=0, high=_MOST_ITEMS)
     _BASES[kind].check_facts(basis, parameters["n"])
+
+
+def _check_origin(origin: Mapping[str, Any]) -> None:
+    if origin["neighbors"] is not None:
+        check_count(origin["neighbors"], "neighbors", low=0, high=_MOST_ITEMS)
+    check_flag(origin["chosen"], "chosen")
+    if origin["recall"] is not None and not 0 <= check_number(origin["recall"], "recall") <= 1:
+        raise ValueError(f"recall must lie in [0, 1]; got {origin['recall']}.")
 
 
 def check_section(name: str, section: Section, parts: Packed, verify: bool, fault: Fault) -> None:

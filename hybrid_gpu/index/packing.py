@@ -17,7 +17,7 @@ from hybrid_gpu.files.stored_arrays import array_checksum
 from hybrid_gpu.graph.affinity import Graph, numbering_of
 from hybrid_gpu.graph.neighbors import Neighbors
 from hybrid_gpu.ranking.columns import Columns
-from hybrid_gpu.ranking.state import Grouping, IndexState
+from hybrid_gpu.ranking.state import Grouping, IndexState, Origin
 
 MATRIX_PARTS = ("data", "indices", "indptr")
 INVERSE = "inverse"
@@ -60,6 +60,7 @@ def packed(state: IndexState) -> Packed:
         "alpha": state.alpha,
         "gamma": state.gamma,
         "grouping": asdict(state.grouping),
+        "origin": asdict(state.origin),
     }
     if state.descriptors is not None:
         parts["descriptors"] = state.descriptors
@@ -122,6 +123,7 @@ def unpacked(parts: Packed, backend: Backend) -> IndexState:
         gamma=float(parameters["gamma"]),
         backend=backend,
         grouping=_grouping(parameters.get("grouping"), n, basis),
+        origin=_origin(parameters.get("origin"), neighbors),
     )
 
 
@@ -190,6 +192,18 @@ def _basis(
         if name.startswith("basis_")
     }
     return restored_basis(str(facts["kind"]), own, facts, graph, backend)
+
+
+def _origin(facts: Mapping[str, Any] | None, lists: Neighbors | None) -> Origin:
+    if facts is None:
+        # Files did not tell before the number of neighbors could be chosen.
+        return Origin(None if lists is None else int(lists.ids.shape[1]))
+    count, recall = facts["neighbors"], facts["recall"]
+    return Origin(
+        None if count is None else int(count),
+        bool(facts["chosen"]),
+        None if recall is None else float(recall),
+    )
 
 
 def _grouping(facts: Mapping[str, Any] | None, n: int, basis: Basis | None) -> Grouping:

@@ -173,7 +173,8 @@ def _width(state: IndexState, queries: _Queries, request: Request) -> int:
 def _rank(state: IndexState, queries: _Queries, request: Request) -> Ranking:
     """Run all batches through observe, solve and rank."""
     backend, progress, count = state.backend, request.progress, queries.count
-    width, notes = _width(state, queries, request), []
+    width = _width(state, queries, request)
+    notes = list(state.notes) if request.method.diffuses else []
     done = _Results(queries.here, backend)
     while done.queries < count:
         try:

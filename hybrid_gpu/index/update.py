@@ -242,6 +242,7 @@ def _built_anew(state: IndexState, changed: _Changed) -> IndexState:
     places = changed.numbering.places
     fresh = state_from_lists(
         changed.lists.renumbered(changed.numbering.inverse, backend),
+        state.origin,
         None if changed.units is None else xp.take(changed.units, places, axis=0),
         Settings(state.alpha, state.gamma, state.dtype, keep_neighbors=True),
         BasisChoice("none") if share is None else BasisChoice("aggregate", share=share),

@@ -113,16 +113,20 @@ class Comparison:
 
 
 def compare_methods(
-    benchmark: Benchmark, *, neighbors: int, rank: int, progress: Progress | None = None
+    benchmark: Benchmark,
+    *,
+    rank: int,
+    neighbors: int | str = "auto",
+    progress: Progress | None = None,
 ) -> Comparison:
     """Rank a whole database for the queries of a benchmark, by every method.
 
     Parameters
     ----------
-    neighbors
-        Nearest neighbors of each item, for the graph.
     rank
         Eigenvectors, for the methods that need them; the others use aggregates.
+    neighbors
+        Nearest neighbors of each item, as in ``build_index``.
     """
     vectors = benchmark.descriptors
     index = build_index(vectors, neighbors=neighbors, progress=progress)
@@ -132,7 +136,11 @@ def compare_methods(
         "stored": index.precompute(keep=min(1000, index.n), progress=progress),
     }
     precise = build_index(
-        vectors, neighbors=neighbors, basis="none", dtype="float64", backend=index.backend
+        vectors,
+        neighbors=int(index.state.origin.neighbors or 1),
+        basis="none",
+        dtype="float64",
+        backend=index.backend,
     )
     exact, best = solve_exactly(precise, benchmark)
     measured = {}

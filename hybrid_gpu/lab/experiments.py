@@ -330,6 +330,7 @@ def _exact(
     precise = build_index_from_neighbors(
         lists.ids,
         device.xp.clip(lists.similarities, min=0),
+        neighbors=int(lists.ids.shape[1]),
         descriptors=benchmark.descriptors,
         gamma=base.gamma,
         alpha=base.alpha,

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 
 from hybrid_gpu.index.build import default_groups
 from hybrid_gpu.index.diffusion_index import DiffusionIndex
+from hybrid_gpu.index.factory import PAPER
 from hybrid_gpu.lab.comparison import Trial
 from hybrid_gpu.validation import check_count
 
@@ -36,9 +37,9 @@ class Settings:
         As in ``build_index``.
     """
 
-    neighbors: int = 50
-    gamma: float = 3.0
-    alpha: float = 0.99
+    neighbors: int = PAPER["neighbors"]
+    gamma: float = PAPER["gamma"]
+    alpha: float = PAPER["alpha"]
     rank: int = 400
     spectral_rank: int = 1000
     ranks: tuple[int, ...] = (100, 200, 300, 400, 500)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+
+import numpy as np
 
 from hybrid_gpu.backends import Array, Backend
 from hybrid_gpu.backends.protocol import Numbering
@@ -14,6 +16,10 @@ from hybrid_gpu.graph.affinity import Graph
 from hybrid_gpu.graph.csr import array_bytes
 from hybrid_gpu.graph.neighbors import Neighbors
 from hybrid_gpu.ranking.columns import Columns
+
+# Users are told of more isolated items than this part of all, and of a largest component with less
+# than this part of those that have an edge.
+_MANY_ISOLATED, _SMALL_LARGEST = 0.01, 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +45,37 @@ class Grouping:
     def outgrown(self) -> bool:
         """Whether more than a quarter of the items are others now."""
         return 4 * self.changed > self.items
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """How the graph of an index came about; all None for a graph of the user's own.
+
+    Attributes
+    ----------
+    neighbors : int or None
+        Nearest neighbors of each item, the length of the k-NN lists.
+    chosen : bool
+        Whether their number was chosen from the data.
+    recall : float or None
+        The part of the true neighbors that an approximate engine found, measured on a sample when
+        the index was built; None for exact neighbors and for lists of the user's own.
+    """
+
+    neighbors: int | None = None
+    chosen: bool = False
+    recall: float | None = None
+
+    def __str__(self) -> str:
+        if self.neighbors is None:
+            return "own graph"
+        told = f"{self.neighbors} neighbors"
+        if self.chosen:
+            told += " (chosen)"
+        return told if self.recall is None else f"{told} at recall {self.recall:.3f}"
+
+
+OWN_GRAPH = Origin()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -68,12 +105,16 @@ class IndexState:
         Where the arrays are and where queries are answered.
     grouping : Grouping
         When ``add`` and ``remove`` shall make groups and memory order anew.
+    origin : Origin
+        How the graph came about.
     n : int
         Number of items.
     dtype : str
         ``"float32"`` or ``"float64"``.
     filter : PageRank
         The filter of a search that names no other.
+    notes : tuple of str
+        What a user may want to know of the graph: items without an edge, many components.
     """
 
     graph: Graph
@@ -86,16 +127,19 @@ class IndexState:
     gamma: float
     backend: Backend
     grouping: Grouping
+    origin: Origin = OWN_GRAPH
 
     # Asked for in every search, by everybody.
     n: int = field(init=False)
     dtype: str = field(init=False)
     filter: PageRank = field(init=False)
+    notes: tuple[str, ...] = field(init=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "n", self.graph.n)
         object.__setattr__(self, "dtype", self.graph.dtype)
         object.__setattr__(self, "filter", PageRank(self.alpha))
+        object.__setattr__(self, "notes", tuple(_notes(self.graph)))
 
     @property
     def memory(self) -> Mapping[str, int]:
@@ -117,8 +161,9 @@ class IndexState:
         basis = "no basis" if self.basis is None else f"{self.basis.rank} {self.basis.kind}"
         size = sum(self.memory.values()) / 1e6
         return (
-            f"{self.n} items, {self.graph.edges} edges, {basis}, alpha {self.alpha}, "
-            f"{self.dtype}, {size:.1f} MB on {self.backend.name}"
+            f"{self.n} items, {self.origin}, {self.graph.edges} edges, {basis}, "
+            f"alpha {self.alpha}, {self.dtype}, {size:.1f} MB on {self.backend.name}"
+            + "".join(f"; {note}" for note in self.notes)
         )
 
     def required_eigenvectors(self) -> EigenBasis:
@@ -157,3 +202,20 @@ class IndexState:
                 "keep_neighbors=True from descriptors or from lists."
             )
         return self.neighbors
+
+
+def _notes(graph: Graph) -> Iterator[str]:
+    """What stands in the way of diffusion: items that it cannot reach, or not from most others."""
+    sizes = np.bincount(graph.components)
+    isolated = int(np.count_nonzero(sizes == 1))
+    joined, largest = graph.n - isolated, int(sizes.max())
+    if isolated > _MANY_ISOLATED * graph.n:
+        yield (
+            f"{isolated} items ({100 * isolated / graph.n:.0f} %) have no edge and come by "
+            "similarity alone"
+        )
+    if largest > 1 and largest < _SMALL_LARGEST * joined:
+        yield (
+            f"{int(np.count_nonzero(sizes > 1))} components, the largest of {largest} items: "
+            "scores do not pass from one to another"
+        )

@@ -36,7 +36,8 @@ class Report:
     batch : int
         Queries that were solved side by side.
     notes : tuple of str
-        What a user may want to know: a batch that was halved for lack of memory.
+        What a user may want to know: items that diffusion cannot reach, queries that missed their
+        accuracy, a batch that was halved for lack of memory.
     """
 
     method: str

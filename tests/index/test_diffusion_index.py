@@ -373,7 +373,7 @@ def test_lack_of_memory_halves_the_batch_and_is_noted(backend, index, queries, m
     ranking = index.search(queries, k=5)
     np.testing.assert_allclose(ranking.scores, whole.scores, atol=1e-6)
     assert ranking.report.batch == 1
-    assert ranking.report.notes == (
+    assert ranking.report.notes[-2:] == (
         "out of memory with 4 queries at once: went on with 2",
         "out of memory with 2 queries at once: went on with 1",
     )
@@ -564,7 +564,7 @@ def test_an_inverse_that_cannot_fit_into_memory_is_refused(backend, monkeypatch)
     monkeypatch.setattr(basis, "available_host_bytes", lambda: 200)
     assert index.search(vectors[:2], k=3).ids.shape == (2, 3)  # it is there already
     with pytest.raises(MemoryError, match="not enough memory"):
-        index.search(vectors[:2], k=3, filter=hg.PageRank(0.9))
+        index.search(vectors[:2], k=3, filter=hg.PageRank(0.8))
     with pytest.raises(MemoryError, match="to invert the system of"):
         hg.build_index(vectors, neighbors=10, rank=8, backend=backend)
 
@@ -603,8 +603,8 @@ def test_what_an_index_shows_fits_together_by_the_user_s_ids(backend, rng, basis
     solution = hg.diffuse(
         graph, backend.asarray(observation), basis=index.basis, rtol=1e-10, backend=backend
     )
-    system = np.eye(90) - 0.99 * reference.normalize(affinity).toarray()
-    truth = np.linalg.solve(system, 0.01 * observation)
+    system = np.eye(90) - 0.9 * reference.normalize(affinity).toarray()
+    truth = np.linalg.solve(system, 0.1 * observation)
     np.testing.assert_allclose(backend.to_numpy(solution.values), truth, atol=1e-7)
     # Few steps, too: a basis in another order would be a poor one.
     few = hg.diffuse(
@@ -717,8 +717,8 @@ def test_one_inverse_serves_all_threads_and_several_alphas(rng, monkeypatch):
             pool.submit(index.search_items, [5], k=3, filter=hg.PageRank(alpha)) for alpha in alphas
         ]
     assert all(search.result().ids.shape == (1, 3) for search in searches)
-    # That of 0.99 was made when the index was built.
-    assert sorted(made) == [0.9, 0.95]
+    # That of 0.9 was made when the index was built.
+    assert sorted(made) == [0.95, 0.99]
 
 
 def test_sparse_eigenvectors_and_row_norms_are_made_once(backend, rng, monkeypatch):

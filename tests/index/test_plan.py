@@ -41,8 +41,8 @@ def test_memory_limits_the_choice(index):
 def test_target_that_nothing_reaches_is_said_plainly(backend, monkeypatch):
     # One step along a line of items cannot put a hundred of them into their right places.
     monkeypatch.setattr(sys.modules["hybrid_gpu.index.plan"], "_STEPS", (0, 1))
-    graph = hg.graph_from_affinity(path(300), backend=backend)
-    plan = hg.plan(graph, target=1.0, k=100, queries=16, eigenvectors=(), backend=backend)
+    line = hg.build_index_from_graph(path(300), alpha=0.99, backend=backend)
+    plan = hg.plan(line, target=1.0, k=100, queries=16, eigenvectors=(), backend=backend)
     assert all(one.agreement < 1 for one in plan.candidates)
     assert plan.best is None
     assert repr(plan).endswith("nothing reaches 1")

@@ -382,7 +382,7 @@ def test_index_of_an_earlier_version_gives_the_answers_of_a_new_one(name, versio
     shutil.copytree(DATA / f"version_{version}_{name}", folder)
     assert json.loads((folder / "header.json").read_text())["version"] == version
     vectors = clustered_vectors(np.random.default_rng(77), n=24, d=4, clusters=3)
-    fresh = hg.build_index(vectors, neighbors=5, dtype="float64", backend="numpy")
+    fresh = hg.build_index(vectors, neighbors=5, alpha=0.99, dtype="float64", backend="numpy")
     queries = clustered_vectors(np.random.default_rng(79), n=3, d=4)
     for verify in (True, False):
         old = hg.load_index(folder, verify=verify, backend="numpy")
@@ -454,7 +454,7 @@ def test_checking_can_be_left_out_for_a_quick_start(small):
 
 def test_changed_parameter_in_the_header_is_noticed(small):
     header = small / "header.json"
-    header.write_text(header.read_text().replace("0.99", "0.89"))
+    header.write_text(header.read_text().replace('"alpha": 0.9', '"alpha": 0.8'))
     with pytest.raises(hg.IndexFileError, match="checksum"):
         hg.load_index(small)
 
@@ -841,15 +841,15 @@ def test_an_index_without_its_inverse_makes_it_when_asked_or_warmed_up(grouped, 
     index, folder = grouped
     edited_header(folder, lambda header: header["sections"].clear())
     loaded = hg.load_index(folder, backend=backend)
-    assert loaded.state.basis.kept_inverse(0.99) is None
+    assert loaded.state.basis.kept_inverse(0.9) is None
     loaded.warm_up()
-    kept = loaded.state.basis.kept_inverse(0.99)
-    expected = index.state.basis.kept_inverse(0.99)
+    kept = loaded.state.basis.kept_inverse(0.9)
+    expected = index.state.basis.kept_inverse(0.9)
     np.testing.assert_allclose(
         backend.to_numpy(kept.together), backend.to_numpy(expected.together), rtol=1e-5
     )
     assert loaded.warm_up() is None
-    assert loaded.state.basis.kept_inverse(0.99) is kept
+    assert loaded.state.basis.kept_inverse(0.9) is kept
 
 
 def add_section(header, name, required):

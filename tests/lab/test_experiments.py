@@ -214,7 +214,7 @@ def test_a_damaged_header_is_told(folder):
 
 def test_measurements_say_what_an_index_says(finished):
     data, run = benchmark(), finished[0]
-    index = hg.build_index(data.descriptors, neighbors=8, backend="numpy")
+    index = hg.build_index(data.descriptors, neighbors=8, alpha=0.99, backend="numpy")
     for trial in (Trial("nn"), Trial("temporal", steps=5)):
         ranking = index.search(data.queries, k=120, **trial.options)
         measured = run.measurements[trial]

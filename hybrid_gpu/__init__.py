@@ -39,6 +39,7 @@ from hybrid_gpu.index.factory import (
     with_basis,
 )
 from hybrid_gpu.index.plan import Candidate, Plan, estimate_precompute, plan, predicted_bytes
+from hybrid_gpu.lab.tuning import Setting, Tuning, tune
 from hybrid_gpu.ranking.columns import Columns
 from hybrid_gpu.ranking.methods import METHODS
 from hybrid_gpu.ranking.query_expansion import Expansion, augment_database
@@ -76,8 +77,10 @@ __all__ = [
     "Polynomial",
     "Ranking",
     "Report",
+    "Setting",
     "Solution",
     "Spectrum",
+    "Tuning",
     "aggregate",
     "aggregate_basis",
     "augment_database",
@@ -104,5 +107,6 @@ __all__ = [
     "select_backend",
     "sparse_eigen_basis",
     "top_items",
+    "tune",
     "with_basis",
 ]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from hybrid_gpu.cli import demo, indexes, machine, measures, paper, searches
+from hybrid_gpu.cli import demo, indexes, machine, measures, paper, searches, tuning
 from hybrid_gpu.cli.common import app
 
 __all__ = ["app", "main"]
@@ -12,6 +12,7 @@ __all__ = ["app", "main"]
 # In the order of --help; a new command is one more line.
 _COMMANDS = (
     demo.demo,
+    tuning.tune,
     indexes.build,
     searches.search,
     searches.rerank,

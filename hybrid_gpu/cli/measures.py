@@ -79,7 +79,7 @@ def evaluate(
         truth = _Truth(
             labels=_read(labels, load_array),
             query_labels=_read(query_labels, load_array),
-            relevant=_read(relevant, _relevant_lists),
+            relevant=_read(relevant, relevant_lists),
             gains=_read(gains, _gain_lists),
             judged=_read(ground_truth, lambda path: load_ground_truth(path).queries),
             exact=_read(exact, lambda path: load_array(path, name="ids")),
@@ -295,7 +295,8 @@ def _items_of_classes(labels: NDArray[Any], query_labels: NDArray[Any]) -> list[
     return [items[label] for label in query_labels]
 
 
-def _relevant_lists(path: Path) -> list[list[int]]:
+def relevant_lists(path: Path) -> list[list[int]]:
+    """The lists of ids of a JSON file."""
     lists = _from_json(path)
     if not isinstance(lists, list) or not all(_is_id_list(line) for line in lists):
         raise ValueError(f"{path}: expected a list of lists of ids, one for each query.")
@@ -310,7 +311,7 @@ def _gain_lists(path: Path) -> list[list[float]]:
 
 
 def _junk(path: Path) -> Any:
-    return _relevant_lists(path) if path.suffix.lower() == ".json" else load_array(path)
+    return relevant_lists(path) if path.suffix.lower() == ".json" else load_array(path)
 
 
 def _from_json(path: Path) -> Any:

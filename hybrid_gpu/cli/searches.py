@@ -59,6 +59,13 @@ Tolerance = Annotated[
     float | None,
     typer.Option("--rtol", help="Like --accuracy, but it is an error not to reach it."),
 ]
+Alpha = Annotated[
+    float | None, typer.Option(help="Another restart parameter than the index was built with.")
+]
+Corrected = Annotated[
+    bool,
+    typer.Option("--degree-correction", help="Divide scores by the root of the items' degrees."),
+]
 Observed = Annotated[
     int, typer.Option("--query-neighbors", help="Items that diffusion starts from; 0: all.")
 ]
@@ -82,6 +89,8 @@ def search(
     accuracy: Accuracy = None,
     steps: Steps = None,
     rtol: Tolerance = None,
+    alpha: Alpha = None,
+    degree_correction: Corrected = False,
     query_neighbors: Observed = 5,
     expansion_neighbors: ExpansionNeighbors = _EXPANSION.neighbors,
     expansion_alpha: ExpansionAlpha = _EXPANSION.alpha,
@@ -100,6 +109,8 @@ def search(
             accuracy=accuracy,
             steps=steps,
             rtol=rtol,
+            alpha=alpha,
+            degree_correction=degree_correction,
             query_neighbors=query_neighbors,
             expansion=Expansion(expansion_neighbors, expansion_alpha),
             batch=batch,
@@ -125,6 +136,8 @@ def rerank(
     accuracy: Accuracy = None,
     steps: Steps = None,
     rtol: Tolerance = None,
+    alpha: Alpha = None,
+    degree_correction: Corrected = False,
     query_neighbors: Observed = 5,
     expansion_neighbors: ExpansionNeighbors = _EXPANSION.neighbors,
     expansion_alpha: ExpansionAlpha = _EXPANSION.alpha,
@@ -146,6 +159,8 @@ def rerank(
             accuracy=accuracy,
             steps=steps,
             rtol=rtol,
+            alpha=alpha,
+            degree_correction=degree_correction,
             query_neighbors=query_neighbors,
             expansion=Expansion(expansion_neighbors, expansion_alpha),
             batch=batch,
@@ -162,6 +177,8 @@ def _settings(
     accuracy: str | None,
     steps: int | None,
     rtol: float | None,
+    alpha: float | None,
+    degree_correction: bool,
     query_neighbors: int,
     expansion: Expansion,
     batch: int | None,
@@ -173,6 +190,8 @@ def _settings(
         "accuracy": _accuracy(accuracy),
         "steps": steps,
         "rtol": rtol,
+        "alpha": alpha,
+        "degree_correction": degree_correction,
         "query_neighbors": None if query_neighbors == 0 else query_neighbors,
         "expansion": expansion,
         "batch": batch,

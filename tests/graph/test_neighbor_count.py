@@ -1,0 +1,244 @@
+"""The number of neighbors that is chosen, and the recall of those that an engine found."""
+
+import numpy as np
+import pytest
+
+import hybrid_gpu as hg
+from hybrid_gpu.graph.neighbor_count import (
+    best_first,
+    chosen_count,
+    measured_recall,
+    widest_choice,
+)
+from hybrid_gpu.graph.neighbors import Neighbors, unit_rows
+
+
+def lists_of(ids, similarities, backend):
+    return Neighbors(backend.asarray(ids), backend.asarray(similarities))
+
+
+def isolated_with(lists, count, backend):
+    """Items without an edge, by the graph itself."""
+    graph = hg.reciprocal_graph(lists.cut(count), backend=backend)
+    return graph.isolated
+
+
+def rule(lists, backend):
+    """The rule as docs/choosing.md writes it: graph after graph."""
+    n, width = lists.ids.shape
+    most = min(width, 50, max(10, int(n**0.5)))
+    for count in range(min(15, most), most + 1):
+        if isolated_with(lists, count, backend) <= 0.01 * n:
+            return count
+    return most
+
+
+@pytest.mark.parametrize(
+    ("n", "d", "hubs"), [(900, 3, 0), (700, 40, 0), (1200, 12, 30), (90, 5, 0)]
+)
+def test_the_rule_is_that_of_the_graphs_themselves(backend, rng, n, d, hubs):
+    vectors = rng.standard_normal((n, d))
+    if hubs:
+        vectors[:hubs] = 0.1 * vectors[:hubs] + vectors.mean(axis=0) + 1
+        vectors += 0.7
+    lists = hg.nearest_neighbors(vectors, k=min(50, n - 1), knn="exact", backend=backend)
+    assert chosen_count(lists, backend) == rule(lists, backend)
+
+
+def test_what_is_chosen_lies_between_its_bounds():
+    assert [widest_choice(n) for n in (2, 5, 11, 12, 99, 225, 400, 2499, 2500, 10**7)] == [
+        1, 4, 10, 10, 10, 15, 20, 49, 50, 50
+    ]  # fmt: skip
+
+
+def pairs(n, width, backend, far):
+    """Items 2i and 2i + 1 list each other at place ``far``; nothing else is mutual."""
+    rng = np.random.default_rng(31)
+    ids = np.empty((n, width), np.int64)
+    for item in range(n):
+        # Everybody lists the same few others, who do not list them back.
+        ids[item] = rng.choice(np.arange(n - 60, n), width, replace=False)
+        ids[item, far[item] - 1] = item ^ 1
+    ids[n - 60 :] = -1
+    similarities = np.tile(np.linspace(0.9, 0.5, width), (n, 1))
+    similarities[n - 60 :] = 0
+    return lists_of(ids, similarities, backend)
+
+
+def test_the_first_number_that_leaves_one_percent_alone_is_taken(backend):
+    # 60 items of 6,000 are alone whatever the number: just 1 %.
+    n, width = 6000, 50
+    for far, expected in ((3, 15), (15, 15), (16, 16), (33, 33), (50, 50)):
+        lists = pairs(n, width, backend, np.full(n, far))
+        assert chosen_count(lists, backend) == expected
+    far = np.full(n, 20)
+    far[:2] = 40  # one pair too many that waits for a longer list
+    assert chosen_count(pairs(n, width, backend, far), backend) == 40
+
+
+def test_items_that_cannot_be_joined_do_not_count_as_joined(backend):
+    n = 400
+    ids = np.tile(np.arange(20), (n, 1))
+    ids[:] = (np.arange(n)[:, None] + np.arange(1, 21)) % n
+    back = (np.arange(n)[:, None] - np.arange(1, 21)) % n
+    ids[:, 1::2] = back[:, :10]
+    close = np.full((n, 20), 0.5)
+    assert chosen_count(lists_of(ids, close, backend), backend) == 15
+    # The same lists between items that point away from each other: no edge, and so the widest.
+    assert chosen_count(lists_of(ids, -close, backend), backend) == 20
+    # An item that lists itself is not its own neighbor.
+    own = np.tile(np.arange(n)[:, None], (1, 20))
+    assert chosen_count(lists_of(own, close, backend), backend) == 20
+
+
+@pytest.mark.parametrize("n", [2, 3, 12, 17])
+def test_small_databases_take_what_there_is(backend, n):
+    vectors = np.random.default_rng(7).standard_normal((n, 4))
+    index = hg.build_index(vectors, backend=backend)
+    assert index.state.origin.neighbors == min(n - 1, 10)
+    assert index.search(vectors[:2], k=2).ids.shape == (2, 2)
+
+
+def test_a_build_tells_what_it_chose(backend, rng):
+    vectors = rng.standard_normal((400, 6))
+    lists = hg.nearest_neighbors(vectors, k=20, knn="exact", backend=backend)
+    expected = chosen_count(lists, backend)
+    index = hg.build_index(vectors, knn="exact", backend=backend)
+    assert index.neighbors.ids.shape == (400, expected)
+    assert f"{expected} neighbors (chosen)" in repr(index)
+    typed = hg.build_index(vectors, neighbors=expected, knn="exact", backend=backend)
+    np.testing.assert_array_equal(
+        backend.to_numpy(typed.neighbors.ids), backend.to_numpy(index.neighbors.ids)
+    )
+    assert "(chosen)" not in repr(typed)
+    assert f"{expected} neighbors" in repr(typed)
+    own = hg.build_index_from_neighbors(lists.ids, lists.similarities, backend=backend)
+    assert own.neighbors.ids.shape == (400, expected)
+
+
+def test_the_paper_s_settings_in_one_word(backend, rng):
+    vectors = rng.standard_normal((120, 6))
+    index = hg.build_index(vectors, **hg.PAPER, backend=backend)
+    assert (index.state.origin.neighbors, index.gamma, index.alpha) == (50, 3.0, 0.99)
+    with pytest.raises(TypeError):
+        hg.PAPER["alpha"] = 0.5
+
+
+@pytest.mark.parametrize("wrong", ["many", "", "15"])
+def test_a_word_that_is_no_number_is_refused(wrong):
+    with pytest.raises(ValueError, match="neighbors must be a number or 'auto'"):
+        hg.build_index(np.eye(5), neighbors=wrong)
+
+
+def test_own_lists_are_cut_by_similarity_not_by_place(backend, rng):
+    vectors = rng.standard_normal((300, 5))
+    found = hg.nearest_neighbors(vectors, k=30, knn="exact", backend=backend)
+    ids, similarities = backend.to_numpy(found.ids), backend.to_numpy(found.similarities)
+    # As FAISS gives them: the item itself first; and then in no order at all.
+    ids = np.concatenate([np.arange(300)[:, None], ids], axis=1)
+    similarities = np.concatenate([np.ones((300, 1), similarities.dtype), similarities], axis=1)
+    order = np.stack([rng.permutation(31) for _ in range(300)])
+    order[:, :2] = np.sort(order[:, :2], axis=1)
+    expected = hg.build_index_from_neighbors(
+        found.ids, found.similarities, neighbors=12, backend=backend
+    )
+    for places in (np.tile(np.arange(31), (300, 1)), order):
+        index = hg.build_index_from_neighbors(
+            np.take_along_axis(ids, places, 1),
+            np.take_along_axis(similarities, places, 1),
+            neighbors=12,
+            backend=backend,
+        )
+        np.testing.assert_allclose(
+            backend.to_numpy(index.graph.degrees), backend.to_numpy(expected.graph.degrees)
+        )
+        assert index.graph.edges == expected.graph.edges
+
+
+def test_best_first_leaves_out_the_item_itself_and_what_is_missing(backend):
+    lists = lists_of(
+        np.array([[0, 2, 1, -1], [2, -1, 0, 1], [1, 0, 2, -1]]),
+        np.array([[1.0, 0.2, 0.7, 0.0], [0.4, 0.0, -0.3, 1.0], [0.4, 0.4, 1.0, 0.0]]),
+        backend,
+    )
+    found = best_first(lists, backend)
+    assert backend.to_numpy(found.ids).tolist() == [[1, 2, -1, -1], [2, 0, -1, -1], [1, 0, -1, -1]]
+    np.testing.assert_allclose(
+        backend.to_numpy(found.similarities),
+        [[0.7, 0.2, 0, 0], [0.4, -0.3, 0, 0], [0.4, 0.4, 0, 0]],
+    )
+
+
+# Recall of approximate neighbors ------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("missing", [0, 1, 3])
+def test_recall_is_the_part_that_was_found(backend, rng, missing):
+    n, k = 700, 8
+    units = unit_rows(backend.asarray(rng.standard_normal((n, 6)), "float32"), backend)
+    true = hg.nearest_neighbors(units, k=k, knn="exact", backend=backend)
+    ids = backend.to_numpy(true.ids).copy()
+    # The farthest item in place of some neighbors, and nothing in place of one.
+    far = backend.to_numpy(hg.nearest_neighbors(units, k=n - 1, knn="exact", backend=backend).ids)
+    ids[:, :missing] = far[:, -missing or n :]
+    if missing:
+        ids[:, 0] = -1
+    lists = lists_of(ids, backend.to_numpy(true.similarities), backend)
+    if missing:
+        with pytest.warns(UserWarning, match=r"found .* % of the true neighbors"):
+            recall = measured_recall(lists, units, "IVF4,Flat", backend)
+    else:
+        recall = measured_recall(lists, units, "IVF4,Flat", backend)
+    assert recall == pytest.approx(1 - missing / k)
+
+
+def test_any_of_equal_items_is_a_true_neighbor(backend):
+    vectors = np.repeat(np.eye(6), 20, axis=0)
+    units = unit_rows(backend.asarray(vectors, "float32"), backend)
+    # Each item lists the last ones of its 20 equals, where the exact search lists the first.
+    ids = np.array([[20 * (i // 20) + 19 - j for j in range(6)] for i in range(120)])
+    ids[ids == np.arange(120)[:, None]] -= 6
+    lists = lists_of(ids, np.ones((120, 6)), backend)
+    assert measured_recall(lists, units, "IVF4,Flat", backend) == 1.0
+
+
+def test_a_build_with_an_approximate_engine_shows_its_recall(rng, tmp_path):
+    pytest.importorskip("faiss")
+    vectors = rng.standard_normal((3000, 16)).astype(np.float32)
+    with pytest.warns(UserWarning, match="knn='PQ4x4' found"):
+        rough = hg.build_index(vectors, neighbors=10, knn="PQ4x4", backend="numpy")
+    assert rough.state.origin.recall < 0.95
+    assert f"at recall {rough.state.origin.recall:.3f}" in repr(rough)
+    rough.save(tmp_path / "index")
+    assert hg.load_index(tmp_path / "index").state.origin == rough.state.origin
+    fine = hg.build_index(vectors, neighbors=10, knn="IVF16,Flat", backend="numpy")
+    assert fine.state.origin.recall > 0.95  # 16 lists, and all of them are probed
+    assert hg.build_index(vectors, neighbors=10, backend="numpy").state.origin.recall is None
+
+
+# Notes on the graph -------------------------------------------------------------------------------
+
+
+def test_isolated_items_and_many_components_are_noted(backend):
+    rng = np.random.default_rng(19)
+    centers = 10 * np.eye(8)
+    clusters = np.repeat(centers, 30, axis=0) + rng.standard_normal((240, 8))
+    index = hg.build_index(clusters, neighbors=5, backend=backend)
+    (note,) = [note for note in index.state.notes if "components" in note]
+    assert note in repr(index)
+    assert note in index.search(clusters[:2], k=3).report.notes
+    assert note not in index.search(clusters[:2], k=3, method="nn").report.notes
+    alone = np.concatenate([clusters, -clusters[:7]])
+    graph = hg.build_index_from_graph(np_ring(100, alone=4), backend=backend)
+    assert graph.state.notes == ("4 items (4 %) have no edge and come by similarity alone",)
+    assert hg.build_index_from_graph(np_ring(100, alone=1), backend=backend).state.notes == ()
+    assert len(alone) == 247
+
+
+def np_ring(n, alone):
+    import scipy.sparse as sparse
+
+    joined = n - alone
+    rows, columns = np.arange(joined), (np.arange(joined) + 1) % joined
+    one = sparse.csr_array((np.ones(joined), (rows, columns)), shape=(n, n))
+    return sparse.csr_array(one + one.T)

@@ -13,7 +13,7 @@ from hybrid_gpu.cli.measures import relevant_lists
 from hybrid_gpu.files.array_files import load_array
 from hybrid_gpu.lab import plots
 from hybrid_gpu.lab.examples import MEASURES
-from hybrid_gpu.lab.tuning import Setting, Tuning
+from hybrid_gpu.lab.tuning import Tuning
 from hybrid_gpu.lab.tuning import tune as tune_settings
 
 
@@ -68,7 +68,7 @@ def tune(
         print_json(**_plain(found), picture=None if plot is None else str(plot))
         return
     typer.echo(repr(found))
-    typer.echo(f"\nThe same from the command line:\n{_command(found.best, descriptors)}")
+    typer.echo(f"\nThe same from the command line:\n{_command(found, descriptors)}")
     if plot is not None:
         typer.echo(f"Picture: {plot}")
 
@@ -85,15 +85,13 @@ def _plain(found: Tuning) -> dict[str, Any]:
     }
 
 
-def _command(best: Setting, descriptors: Path) -> str:
-    """The commands that build and search an index this way."""
-    graph = how = ""
-    if best.neighbors is None:
-        how = f" --method {best.method}"
-    else:
-        graph = f" --neighbors {best.neighbors} --gamma {best.gamma:g} --alpha {best.alpha:g}"
-    if best.degree_correction:
-        how += " --degree-correction"
+def _command(found: Tuning, descriptors: Path) -> str:
+    """The commands that build and search an index in the best way."""
+    best, graph, how = found.best, "", ""
+    if best != found.default:
+        graph = "".join(f" --{name} {value:g}" for name, value in best.build.items())
+        how = f" --method {best.method}" if not best.build else ""
+        how += " --degree-correction" if best.degree_correction else ""
     return (
         f"hybrid-gpu build {descriptors} my-index{graph}\n"
         f"hybrid-gpu search my-index queries.npy{how}"

@@ -1104,3 +1104,68 @@ def test_what_the_system_says_of_a_file_begins_with_its_name(files, tmp_path):
     refused = run("search", files.index, files.queries, "-o", too_long)
     assert_refused(refused, "xxx: File name too long.")
     assert "Errno" not in refused.stderr
+
+
+# Tuning -------------------------------------------------------------------------------------------
+
+
+def test_tune_prints_a_table_and_the_lines_to_type(files, tmp_path):
+    done = run_well("tune", files.descriptors, "--labels", files.labels)
+    assert "hg.build_index(descriptors" in done
+    command = next(line for line in done.splitlines() if line.startswith("hybrid-gpu build"))
+    _, build, vectors, _, *options = command.split()
+    run_well(build, vectors, tmp_path / "index", *options)
+    search = next(line for line in done.splitlines() if line.startswith("hybrid-gpu search"))
+    run_well("search", tmp_path / "index", files.queries, *search.split()[4:])
+
+
+def test_tune_by_lists_and_as_json(files, tmp_path):
+    np.save(tmp_path / "items.npy", np.array([0, 1, 2, HALF, HALF + 1, HALF + 2]))
+    told = run_json(
+        "tune", files.descriptors, "--queries", tmp_path / "items.npy",
+        "--relevant", files.relevant, "--measure", "MRR", "--plot", tmp_path / "tuning.png",
+    )  # fmt: skip
+    assert told["measure"] == "MRR"
+    assert told["source"] == "6 queries with lists of relevant items"
+    assert set(told["best"]) == {"method", "neighbors", "gamma", "alpha", "degree_correction"}
+    assert len(told["settings"]) > 50
+    assert (tmp_path / "tuning.png").stat().st_size > 1000
+    assert run_json("tune", files.descriptors)["picture"] is None
+
+
+def test_tune_refuses_what_cannot_be_tuned(files, tmp_path):
+    assert_refused(run("tune", files.descriptors, "--labels", files.query_labels), "one for each")
+    assert_refused(run("tune", files.descriptors, "--queries", files.labels), "go together")
+    assert_refused(run("tune", files.descriptors, "--plot", tmp_path / "no" / "p.png"), "no folder")
+    assert_refused(run("tune", files.descriptors, "--measure", "best"), "measure must be one of")
+
+
+# The graph's options ------------------------------------------------------------------------------
+
+
+def test_build_takes_the_paper_s_settings_or_chooses(files, tmp_path):
+    chosen = run_json("build", files.descriptors, tmp_path / "a")
+    assert (chosen["neighbors_chosen"], chosen["alpha"]) == (True, 0.9)
+    auto = run_json("build", files.descriptors, tmp_path / "b", "--neighbors", "auto")
+    assert auto["neighbors"] == chosen["neighbors"]
+    paper = run_json("build", files.descriptors, tmp_path / "c", "--paper")
+    assert (paper["neighbors"], paper["alpha"], paper["neighbors_chosen"]) == (50, 0.99, False)
+    mixed = run_json("build", files.descriptors, tmp_path / "d", "--paper", "--neighbors", "7")
+    assert (mixed["neighbors"], mixed["alpha"]) == (7, 0.99)
+    assert_refused(
+        run("build", files.descriptors, tmp_path / "e", "--neighbors", "many"),
+        "--neighbors must be a number or auto; got 'many'",
+    )
+
+
+def test_search_takes_alpha_and_the_degree_correction(files):
+    index = hg.load_index(files.index)
+    queries = np.load(files.queries)
+    for options, keywords in (
+        (["--alpha", 0.5], {"alpha": 0.5}),
+        (["--degree-correction"], {"degree_correction": True}),
+    ):
+        told = run_json("search", files.index, files.queries, "-k", 7, *options)
+        np.testing.assert_allclose(
+            told["scores"], index.search(queries, k=7, **keywords).scores, rtol=1e-4
+        )

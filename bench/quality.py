@@ -3,6 +3,8 @@
     python bench/registry_sets.py sets
     python bench/quality.py sets            # every set: quality_sets
     python bench/quality.py sets --sizes    # Fashion-MNIST, 500 to 70,000 items: quality_sizes
+    python bench/quality.py sets --grid     # neighbors by alpha, sets below 30,000: quality_grid
+    python bench/quality.py sets --classes  # with classes cut to a size: quality_classes
 
 200 items of each set are held out as queries, and the rest is the database. Ways to rank it:
 
@@ -46,6 +48,13 @@ HELD_BACK = (
     "jeopardy",
     "crop",
     "electricdevices",
+)
+NEIGHBORS, ALPHAS = (5, 10, 15, 20, 30, 50, "auto"), (0.8, 0.9, 0.95, 0.99)
+MOST_OF_GRID = 30_000
+CUT_SETS, CLASS_SIZES, QUERIES_OF_A_CLASS = (
+    ("jeopardy", "optdigits", "cifar10"),
+    (2, 4, 8, 16, 32, 64, 128),
+    5,
 )
 SIZES = (500, 1000, 2000, 5000, 10_000, 20_000, 50_000, 70_000)
 
@@ -181,11 +190,97 @@ def means_of(found: dict[str, Any]) -> dict[str, Any]:
     return {"means": means, "pairs": pairs, "built": found["built"]}
 
 
+def grid_gains(task: Task) -> dict[tuple[Any, float], float]:
+    """What each number of neighbors and alpha gains over plain search, in points of mAP."""
+    gains = {}
+    for count in NEIGHBORS:
+        neighbors = min(count, len(task.items) - 1) if isinstance(count, int) else count
+        index = hg.build_index(task.items, neighbors=neighbors)
+
+        def value(**options: Any) -> float:
+            ids = index.search(task.queries, k=index.n, **options).ids  # noqa: B023
+            return 100 * evaluation.mean_average_precision(ids, task.labels, task.query_labels)
+
+        plain = value(method="nn")
+        gains |= {(count, alpha): value(alpha=alpha) - plain for alpha in ALPHAS}
+    return gains
+
+
+def grid(work: Iterator[Task]) -> None:
+    """Record the gains over all sets: their mean, the worst, and how many lost over a point."""
+    details = {}
+    for task in work:
+        if len(task.items) <= MOST_OF_GRID:
+            details[task.name] = grid_gains(task)
+            print(task.name)
+    rows = []
+    for count in NEIGHBORS:
+        row: dict[str, Any] = {"neighbors": str(count)}
+        for alpha in ALPHAS:
+            gains = np.array([found[count, alpha] for found in details.values()])
+            lost = int(np.count_nonzero(gains < -1))
+            row[f"alpha {alpha}"] = f"{gains.mean():+.1f}, {gains.min():+.1f}, {lost}"
+        rows.append(row)
+    show("gain in mAP: mean, worst, sets that lost over a point", rows)
+    told = {
+        name: {f"{count} {alpha}": gain for (count, alpha), gain in found.items()}
+        for name, found in details.items()
+    }
+    settings = {"sets": len(details), "queries": QUERIES}
+    print(record("quality_grid", settings, rows, details=told))
+
+
+def cut_task(name: str, vectors: Any, labels: Any, size: int) -> Task:
+    """A set with so many items of each class, and five more of each as queries."""
+    rng = np.random.default_rng(SEED)
+    asked, rest = [], []
+    for label in np.unique(labels):
+        members = rng.permutation(np.flatnonzero(labels == label))
+        asked.append(members[:QUERIES_OF_A_CLASS])
+        rest.append(members[QUERIES_OF_A_CLASS : QUERIES_OF_A_CLASS + size])
+    queries, items = np.concatenate(asked), np.concatenate(rest)
+    return Task(name, vectors[items], labels[items], vectors[queries], labels[queries])
+
+
+def classes(folder: Path) -> None:
+    """Record what diffusion gains over plain search where classes are small."""
+    rows = []
+    for name in CUT_SETS:
+        with np.load(folder / f"{name}.npz", allow_pickle=False) as arrays:
+            vectors, labels = arrays["x"], arrays["y"]
+        for size in CLASS_SIZES:
+            task = cut_task(name, vectors, labels, size)
+            found = measured(task, tuned=False)
+            values = found["values"]["mAP"]
+            rows.append(
+                {
+                    "data": name,
+                    "items of a class": size,
+                    "items": len(task.items),
+                    "k": found["built"]["default"]["neighbors"],
+                    "plain": figure(values["plain"]),
+                    "default": figure(values["default"]),
+                    "default over plain": figure(values["default"] - values["plain"], "+"),
+                    "paper over plain": figure(values["paper"] - values["plain"], "+"),
+                }
+            )
+    show("mAP where classes are small", rows)
+    print(record("quality_classes", {"queries of a class": QUERIES_OF_A_CLASS}, rows))
+
+
 def main(
     folder: Annotated[Path, typer.Argument(help="Sets made by registry_sets.py.")],
     fashion: Annotated[Path | None, typer.Option(help="Folder of Fashion-MNIST.")] = None,
     sizes: Annotated[bool, typer.Option("--sizes", help="Grow one set instead.")] = False,
+    by_classes: Annotated[bool, typer.Option("--classes", help="Small classes instead.")] = False,
+    by_grid: Annotated[bool, typer.Option("--grid", help="Neighbors by alpha instead.")] = False,
 ) -> None:
+    if by_classes:
+        classes(folder)
+        return
+    if by_grid:
+        grid(tasks(folder, fashion))
+        return
     rows, details = [], {}
     if sizes:
         vectors, labels = whole_fashion(fashion)

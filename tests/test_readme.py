@@ -183,3 +183,29 @@ def test_methods_of_the_readme_are_those_of_the_library():
 
     listed = re.findall(r"^- `([a-z-]+)`: ", README, re.MULTILINE)
     assert listed == list(hg.METHODS)
+
+
+# What docs/choosing.md says of quality ------------------------------------------------------------
+
+
+def test_the_default_is_never_a_point_below_plain_search(bench):
+    run = bench("common").newest("quality_sets")
+    assert len(run["details"]) >= 12
+    for name, found in run["details"].items():
+        assert found["pairs"]["default over plain"][0] > -1, name
+    sizes = bench("common").newest("quality_sizes")["details"]
+    assert [int(name) for name in sizes][:: len(sizes) - 1] == [500, 70_000]
+    for name, found in sizes.items():
+        assert found["pairs"]["default over plain"][0] > -1, name
+
+
+def test_what_is_tuned_by_labels_is_never_below_the_default_beyond_its_interval(bench):
+    for name, found in bench("common").newest("quality_sets")["details"].items():
+        assert found["pairs"]["tuned over default"][2] >= 0, name
+
+
+def test_the_rule_for_neighbors_loses_on_no_set_at_the_default_alpha(bench):
+    run = bench("common").newest("quality_grid")
+    for name, gains in run["details"].items():
+        assert gains["auto 0.9"] > -1, name
+    assert "loses nowhere in the tables above by more than a point" in PROSE["choosing.md"]

@@ -51,6 +51,15 @@ def aggregate_basis(
         The groups of ``aggregate``, or any labels from 0 up, such as the cells of an inverted
         file; -1 for items that belong to none. A label in several components of the graph is a
         group in each of them.
+
+    Examples
+    --------
+    >>> import hybrid_gpu as hg
+    >>> items = [[5.0, 0], [5, 1], [4, 1], [0, 5], [1, 5], [1, 4]]
+    >>> graph = hg.reciprocal_graph(hg.nearest_neighbors(items, k=2))
+    >>> basis = hg.aggregate_basis(graph, [0, 0, 0, 1, 1, 1])
+    >>> basis.kind, basis.rank
+    ('aggregates', 2)
     """
     check_kind(graph, "graph", Graph, "Pass index.graph, or make one with graph_from_affinity.")
     device = select_backend(backend, like=graph.degrees)

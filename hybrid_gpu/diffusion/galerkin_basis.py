@@ -223,6 +223,15 @@ def sparse_eigen_basis(
     sparsity
         The fraction of all entries, the smallest ones, that become zero, in [0, 1); 0.99 in the
         paper.
+
+    Examples
+    --------
+    >>> import hybrid_gpu as hg
+    >>> from scipy.sparse import csr_array
+    >>> graph = hg.graph_from_affinity(csr_array([[0, 1, 0], [1, 0, 1], [0, 1, 0]]))
+    >>> spectrum = hg.leading_eigenpairs(graph, rank=2)
+    >>> hg.sparse_eigen_basis(spectrum.eigenvectors, graph, sparsity=0.5).vectors.data.shape
+    (3,)
     """
     adjacency: Any = getattr(graph, "adjacency", graph)
     if not hasattr(adjacency, "indptr"):
@@ -245,6 +254,14 @@ def given_basis(graph: Graph, vectors: Any, *, backend: str | Backend = "auto") 
     """The user's own vectors: an array or a sparse matrix of shape (n, r).
 
     Vectors that depend on each other are allowed: the solver works on what they span.
+
+    Examples
+    --------
+    >>> import hybrid_gpu as hg
+    >>> from scipy.sparse import csr_array
+    >>> graph = hg.graph_from_affinity(csr_array([[0, 1, 0], [1, 0, 1], [0, 1, 0]]))
+    >>> hg.given_basis(graph, graph.degrees[:, None]).rank
+    1
     """
     check_kind(graph, "graph", Graph, "Pass index.graph, or make one with graph_from_affinity.")
     device = select_backend(backend, like=graph.degrees)

@@ -140,6 +140,15 @@ def leading_eigenpairs(
         After Ctrl-C, unless ``on_failure="keep"`` and some pairs had converged.
     ValueError
         If the component has fewer than ``rank`` items.
+
+    Examples
+    --------
+    >>> import hybrid_gpu as hg
+    >>> from scipy.sparse import csr_array
+    >>> graph = hg.graph_from_affinity(csr_array([[0, 1, 1], [1, 0, 1], [1, 1, 0]]))
+    >>> spectrum = hg.leading_eigenpairs(graph, rank=2)
+    >>> print(spectrum.eigenvalues.round(3), spectrum.holds(1e-3))
+    [ 1.  -0.5] True
     """
     check_kind(graph, "graph", Graph, "Pass index.graph, or make one with graph_from_affinity.")
     device = select_backend(backend, like=graph.degrees)

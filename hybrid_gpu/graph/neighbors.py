@@ -90,6 +90,15 @@ def nearest_neighbors(
     -----
     In a process that was forked after FAISS had been imported, FAISS gets one thread: the threads
     of its OpenMP stay behind in the parent, and the child would wait for them for ever.
+
+    Examples
+    --------
+    >>> import hybrid_gpu as hg
+    >>> items = [[5.0, 0], [5, 1], [0, 5], [1, 5]]
+    >>> hg.nearest_neighbors(items, k=1).ids.tolist()
+    [[1], [0], [3], [2]]
+    >>> hg.nearest_neighbors(items, [[5.0, 2]], k=2).ids.tolist()
+    [[1, 0]]
     """
     device = select_backend(backend, like=descriptors)
     dtype = check_dtype(dtype)

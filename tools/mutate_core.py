@@ -52,6 +52,7 @@ MODULES = {
     "block_eigensolver": ("spectrum",),
     "build": ("build", "diffusion_index", "basis"),
     "chebyshev": ("filters", "diffuse"),
+    "coarse_inverse": ("coarse_inverse", "basis"),
     "columns": ("precompute", "storage"),
     "conjugate_gradients": ("diffuse",),
     "csr": ("affinity", "diffusion_index"),

@@ -40,7 +40,7 @@ _WORTH_THREADS = 200_000
 # call. Matrices are cut into tiles of so many rows, which pay from so many columns on.
 _TILE_ENTRIES, _TILE_ROWS, _TILE_COLUMNS = 262_144, 2048, 64
 # Entries of k-NN lists that are sorted and matched at a time.
-_LIST_ENTRIES = 1_000_000
+_LIST_ENTRIES = 1 << 16
 # Multiplications of a dense product that are worth a thread's while.
 _PRODUCT_TILE = 16_000_000
 # Entries of a row that are worth a pass of their own when columns are added up.
@@ -331,10 +331,11 @@ def _rows_of(
 ) -> Any:
     """Some rows of a CSR matrix, without a copy of their entries."""
     entries = slice(int(indptr[start]), int(indptr[stop]))
-    own = indptr[start : stop + 1] - indptr[start]
-    return scipy.sparse.csr_array(
-        (data[entries], indices[entries], own), shape=(stop - start, columns)
-    )
+    block = scipy.sparse.csr_array((stop - start, columns), dtype=data.dtype)
+    # One by one: made of all three, SciPy copies what is less than half of a larger array.
+    block.data, block.indices = data[entries], indices[entries]
+    block.indptr = indptr[start : stop + 1] - indptr[start]
+    return block
 
 
 def _dots(left: HostArray, right: HostArray) -> HostArray:

@@ -42,10 +42,8 @@ class Neighbors:
 
     def renumbered(self, numbering: Numbering, backend: Backend) -> Neighbors:
         """Lists of all items, with those of the item ``numbering.order[p]`` at place p."""
-        xp = backend.xp
-        ids = numbering.to_places(xp.take(self.ids, numbering.order, axis=0), xp)
-        similarities = xp.take(self.similarities, numbering.order, axis=0)
-        return Neighbors(xp.astype(ids, self.ids.dtype, copy=False), similarities)
+        similarities = backend.xp.take(self.similarities, numbering.order, axis=0)
+        return Neighbors(numbering.moved_lists(self.ids, backend), similarities)
 
     def __repr__(self) -> str:
         m, k = self.ids.shape

@@ -378,9 +378,10 @@ def test_small_arrays_are_one_tile_and_large_ones_several():
     assert np.array_equal(covered, np.arange(400_000))
 
 
-# The second is cut by rows, the third by columns; solvers give transposed views.
+# The second is cut by rows, the third by columns, the fourth inside; solvers give transposed views.
 @pytest.mark.parametrize(
-    "shape", [(1, 1, 1), (900, 300, 170), (20, 300, 7000), (0, 4, 3), (3, 0, 2)]
+    "shape",
+    [(1, 1, 1), (900, 300, 170), (20, 300, 7000), (70, 9001, 60), (0, 4, 3), (3, 0, 2), (0, 9, 0)],
 )
 def test_matmul_is_the_dense_product(backend, rng, dtype, tolerance, shape):
     n, p, m = shape

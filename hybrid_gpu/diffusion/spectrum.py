@@ -277,7 +277,7 @@ def _probe(
     columns = backend.asarray(rng.standard_normal((operator.size, count)), dtype)
     found = []
     for _ in range(_PROBE_DEGREE * _PROBE_ROUNDS // degree):
-        columns = _without(filtered(operator, columns, cut, degree, backend), vectors, xp)
+        columns = _without(filtered(operator, columns, cut, degree, backend), vectors, backend)
         found.append(columns)
     matrix = shifted(operator, 1.0, 0.0, dtype, backend)
     # Rounds may repeat each other, and their tiny differences point anywhere, also to kept vectors.
@@ -286,11 +286,13 @@ def _probe(
     return float(ritz.values[0]) - smallest
 
 
-def _without(columns: Array, vectors: Array, xp: Any) -> Array:
+def _without(columns: Array, vectors: Array, backend: Backend) -> Array:
     """The part of the columns that is orthogonal to the vectors, at unit length."""
+    xp = backend.xp
     # Twice: what is left may be small beside what was taken out, and its rounding errors.
     for _ in range(2):
-        columns = columns - xp.matmul(vectors, xp.matmul(vectors.T, columns))
+        along = backend.matmul(vectors.T, columns)
+        columns = columns - backend.matmul(vectors, along)
         columns = columns / xp.sqrt(xp.sum(columns * columns, axis=0))
     return columns
 

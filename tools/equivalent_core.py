@@ -198,6 +198,20 @@ EQUIVALENT: dict[str, str] = {
     "ids=ids) -> return TopK(scores=xp.take_along_axis(scores, ids, axis=1), ids=ids)": (
         "of two axes, 1 is the last"
     ),
+    # judgments
+    "judged_by_labels: for query, (line, label) in enumerate(zip(ranking, asked, "
+    "strict=True)): -> for query, (line, label) in enumerate(zip(ranking, asked, "
+    "strict=False)):": ("lengths are compared before"),
+    "judged_by_lists: for query, (line, items) in enumerate(zip(ranking, lists, "
+    "strict=True)): -> for query, (line, items) in enumerate(zip(ranking, lists, "
+    "strict=False)):": ("lengths are compared before"),
+    "_without: line = line if at is None else line[: at + junk[query].size] -> pass": (
+        "speed only: how much of a long ranking is looked at"
+    ),
+    "_checked_gains: for query, (line, items) in enumerate(zip(gains, lists, strict=True)): "
+    "-> for query, (line, items) in enumerate(zip(gains, lists, strict=False)):": (
+        "lengths are compared before"
+    ),
     # neighbors
     "Neighbors.renumbered: return Neighbors(xp.astype(ids, self.ids.dtype, copy=False), "
     "similarities) -> return Neighbors(xp.astype(ids, self.ids.dtype, copy=True), "
@@ -268,6 +282,16 @@ EQUIVALENT: dict[str, str] = {
     "_dots: together = _ROW_ENTRIES // max(m, 1) if m > 1 else 1 -> together = _ROW_ENTRIES "
     "// min(m, 1) if m > 1 else 1": (SPEED),
     "_row_tiles: if array.size <= _WORTH_THREADS: -> if array.size < _WORTH_THREADS:": (SPEED),
+    # overlap
+    "agreement: for found, exact in zip(one[:, :at], other[:, :at], strict=True): -> for "
+    "found, exact in zip(one[:, :at], other[:, :at], strict=False):": (
+        "lengths are compared before"
+    ),
+    "agreement: shared.append(np.isin(wanted, found).sum() / wanted.size if wanted.size else "
+    "1.0) -> shared.append(np.isin(found, wanted).sum() / wanted.size if wanted.size else "
+    "1.0)": (
+        "no ranking holds an item twice: as many of one are in the other as the other way round"
+    ),
     # precompute
     "_opened: with own_folder(folder, _named_files, patience=0.0) as own, ExitStack() as "
     "stack: -> with own_folder(folder, _named_files, patience=1.0) as own, ExitStack() as "
@@ -289,6 +313,45 @@ EQUIVALENT: dict[str, str] = {
     # search
     "lives_here: return True -> return False": (
         "the host is where NumPy arrays go anyway; on a device of its own, tests notice"
+    ),
+    # significance
+    "compare: differences[np.abs(differences) <= _ROUNDING * np.maximum(np.abs(a), "
+    "np.abs(b))] = 0 -> differences[np.abs(differences) < _ROUNDING * np.maximum(np.abs(a), "
+    "np.abs(b))] = 0": ("the slack for rounding is a choice, and either value's size will do"),
+    "compare: differences[np.abs(differences) <= _ROUNDING * np.maximum(np.abs(a), "
+    "np.abs(b))] = 0 -> differences[np.abs(differences) <= _ROUNDING * np.minimum(np.abs(a), "
+    "np.abs(b))] = 0": ("the slack for rounding is a choice, and either value's size will do"),
+    "compare: differences[np.abs(differences) <= _ROUNDING * np.maximum(np.abs(a), "
+    "np.abs(b))] = 0 -> differences[np.abs(differences) <= _ROUNDING * np.maximum((a), "
+    "np.abs(b))] = 0": ("the slack for rounding is a choice, and either value's size will do"),
+    "compare: differences[np.abs(differences) <= _ROUNDING * np.maximum(np.abs(a), "
+    "np.abs(b))] = 0 -> differences[np.abs(differences) <= _ROUNDING * np.maximum(np.abs(a), "
+    "(b))] = 0": ("the slack for rounding is a choice, and either value's size will do"),
+    "_interval: if np.all(values == values[0]): -> if np.all(values == values[1]):": (
+        "all are equal to any one of them"
+    ),
+    "_corrected_levels: near = np.abs(means - mean) <= _ROUNDING * np.max(np.abs(values)) -> "
+    "near = np.abs(means - mean) < _ROUNDING * np.max(np.abs(values))": (
+        "the slack for rounding is a choice"
+    ),
+    "_corrected_levels: below = np.count_nonzero((means < mean) & ~near) + "
+    "np.count_nonzero(near) / 2 -> below = np.count_nonzero((means <= mean) & ~near) + "
+    "np.count_nonzero(near) / 2": ("what equals the mean is near it, and counted apart"),
+    "_corrected_levels: deviations = (values - mean) / np.max(np.abs(values - mean)) -> "
+    "deviations = (values - mean) / np.max((values - mean))": (
+        "any positive scale: the skewness has none"
+    ),
+    "_corrected_levels: deviations = (values - mean) / np.max(np.abs(values - mean)) -> "
+    "deviations = (values - mean) / np.max(np.abs(values + mean))": (
+        "any positive scale: the skewness has none"
+    ),
+    "_sign_flip_p_value: return float(np.mean(np.abs(sums) >= bound)) -> return "
+    "float(np.mean(np.abs(sums) > bound))": ("the slack for rounding is a choice"),
+    "_sign_flip_p_value: rng = np.random.default_rng([seed, 1]) -> rng = "
+    "np.random.default_rng([seed, 0])": ("a matter of chance: other random signs, as good"),
+    "_sign_flip_p_value: farther += int(np.count_nonzero(np.abs(signs @ moved) >= bound)) -> "
+    "farther += int(np.count_nonzero(np.abs(signs @ moved) > bound))": (
+        "the slack for rounding is a choice"
     ),
     # spectrum
     "_probe: cut = smallest - 0.02 * (1 + smallest) -> cut = smallest - 0.2 * (1 + smallest)": (

@@ -56,6 +56,7 @@ MODULES = {
     "columns": ("precompute", "storage"),
     "conjugate_gradients": ("diffuse",),
     "csr": ("affinity", "diffusion_index"),
+    "dense_product": ("dense_product", "backends"),
     "diffuse": ("diffuse",),
     "diffusion_index": ("diffusion_index",),
     "eigen_basis": ("basis", "diffusion_index", "update"),
@@ -90,6 +91,7 @@ MODULES = {
     "top_items": ("top_items",),
     "update": ("update",),
     "validation": ("validation", "diffusion_index", "neighbors"),
+    "views": ("diffusion_index", "precompute"),
 }
 # Whose own tests run on the strict backend too: it has the generic operations as they are.
 _ON_STRICT = {"generic"}

@@ -148,6 +148,11 @@ EQUIVALENT: dict[str, str] = {
     "max(shape[1], shape[1], data.shape[0]) < 2**31": (
         "2**31 rows take 16 GB: too much for a test"
     ),
+    # dense_product
+    "dense_product: if len(tiles) == 1: -> if len(tiles) == 0:": (SPEED),
+    "_tiles: return [(cut, whole) for cut in cuts] if n >= m else [(whole, cut) for cut in "
+    "cuts] -> return [(cut, whole) for cut in cuts] if n > m else [(whole, cut) for cut in "
+    "cuts]": (SPEED),
     # diffuse
     "_check_basis: if not same_matrix(basis.adjacency, graph.adjacency, backend): -> if not "
     "same_matrix(graph.adjacency, basis.adjacency, backend):": ("equal is equal both ways"),
@@ -213,9 +218,6 @@ EQUIVALENT: dict[str, str] = {
         "lengths are compared before"
     ),
     # neighbors
-    "Neighbors.renumbered: return Neighbors(xp.astype(ids, self.ids.dtype, copy=False), "
-    "similarities) -> return Neighbors(xp.astype(ids, self.ids.dtype, copy=True), "
-    "similarities)": ("a copy more"),
     '_through_faiss: if gpu is not None and hasattr(faiss, "StandardGpuResources"): -> if '
     '(gpu is not None) or (hasattr(faiss, "StandardGpuResources")):': (
         "a FAISS for GPUs is needed to tell"
@@ -244,8 +246,6 @@ EQUIVALENT: dict[str, str] = {
     "NumpyBackend.laplacian_step: direction = np.ascontiguousarray(direction) -> pass": (
         "SciPy makes the copy itself"
     ),
-    "NumpyBackend.matmul: _for_each(multiply, tiles, parallel=len(tiles) > 1) -> "
-    "_for_each(multiply, tiles, parallel=len(tiles) >= 1)": (SPEED),
     "NumpyBackend.mutual_edges: counts, columns, weights = (np.concatenate(part) for part in "
     "zip(*parts, strict=True)) -> counts, columns, weights = (np.concatenate(part) for part "
     "in zip(*parts, strict=False))": ("every part has three arrays"),

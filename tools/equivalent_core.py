@@ -51,6 +51,9 @@ EQUIVALENT: dict[str, str] = {
     "_couplings_of_groups: groups, others, strengths = _added_up(labels[rows], columns, "
     "weights[rows] * values, count) -> groups, others, strengths = _added_up(columns, "
     "labels[rows], weights[rows] * values, count)": ("the matrix is symmetric"),
+    "_couplings_of_groups: rows, columns, values = (np.concatenate(part) for part in "
+    "zip(*parts, strict=True)) -> rows, columns, values = (np.concatenate(part) for part in "
+    "zip(*parts, strict=False))": ("every part has three arrays"),
     "_side_by_side: inside, count = np.flatnonzero(labels >= 0), int(labels.max(initial=-1)) "
     "+ 1 -> inside, count = np.flatnonzero(labels >= 0), int(labels.max(initial=-0)) + 1": (
         "without groups there is no entry"

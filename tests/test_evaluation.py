@@ -62,6 +62,11 @@ def test_agreement_ignores_order():
     assert evaluation.agreement([[1, 2, 3]], [[1, 9, 2]], at=1) == 1
 
 
+def test_agreement_of_rankings_of_two_lengths_is_that_of_the_shorter():
+    assert evaluation.agreement([[1, 2]], [[2, 9, 1]]) == 1 / 2
+    assert evaluation.agreement([[2, 9, 1]], [[1, 2]]) == 1 / 2
+
+
 def test_mismatched_input_is_refused():
     ids = np.array([[0, 1]])
     with pytest.raises(ValueError, match="query_labels"):

@@ -51,6 +51,9 @@ EQUIVALENT: dict[str, str] = {
     "_couplings_of_groups: groups, others, strengths = _added_up(labels[rows], columns, "
     "weights[rows] * values, count) -> groups, others, strengths = _added_up(columns, "
     "labels[rows], weights[rows] * values, count)": ("the matrix is symmetric"),
+    "_couplings_of_groups: rows, columns, values = (np.concatenate(part) for part in "
+    "zip(*parts, strict=True)) -> rows, columns, values = (np.concatenate(part) for part in "
+    "zip(*parts, strict=False))": ("every part has three arrays"),
     "_side_by_side: inside, count = np.flatnonzero(labels >= 0), int(labels.max(initial=-1)) "
     "+ 1 -> inside, count = np.flatnonzero(labels >= 0), int(labels.max(initial=-0)) + 1": (
         "without groups there is no entry"
@@ -148,6 +151,11 @@ EQUIVALENT: dict[str, str] = {
     "max(shape[1], shape[1], data.shape[0]) < 2**31": (
         "2**31 rows take 16 GB: too much for a test"
     ),
+    # dense_product
+    "dense_product: if len(tiles) == 1: -> if len(tiles) == 0:": (SPEED),
+    "_tiles: return [(cut, whole) for cut in cuts] if n >= m else [(whole, cut) for cut in "
+    "cuts] -> return [(cut, whole) for cut in cuts] if n > m else [(whole, cut) for cut in "
+    "cuts]": (SPEED),
     # diffuse
     "_check_basis: if not same_matrix(basis.adjacency, graph.adjacency, backend): -> if not "
     "same_matrix(graph.adjacency, basis.adjacency, backend):": ("equal is equal both ways"),
@@ -182,6 +190,9 @@ EQUIVALENT: dict[str, str] = {
     "sparse_eigen_basis: kept = xp.sort(device.top_k(xp.abs(flat)[None, :], count).ids[0, :])"
     " if r else flat[:0] -> kept = xp.sort(device.top_k(xp.abs(flat)[None, :], count).ids[0, "
     ":]) if r else flat[:1]": ("without vectors there is no entry to take"),
+    "GalerkinBasis._inverted: check_room_for_inverse(self.coupling.shape[0], "
+    "orthonormal=self.gram is None) -> check_room_for_inverse(self.coupling.shape[1], "
+    "orthonormal=self.gram is None)": ("the matrix is square"),
     # generic
     "GenericBackend.laplacian_step: return Product(values=values, "
     "curvature=self.column_dots(direction, values)) -> return Product(values=values, "
@@ -198,10 +209,21 @@ EQUIVALENT: dict[str, str] = {
     "ids=ids) -> return TopK(scores=xp.take_along_axis(scores, ids, axis=1), ids=ids)": (
         "of two axes, 1 is the last"
     ),
+    # judgments
+    "judged_by_labels: for query, (line, label) in enumerate(zip(ranking, asked, "
+    "strict=True)): -> for query, (line, label) in enumerate(zip(ranking, asked, "
+    "strict=False)):": ("lengths are compared before"),
+    "judged_by_lists: for query, (line, items) in enumerate(zip(ranking, lists, "
+    "strict=True)): -> for query, (line, items) in enumerate(zip(ranking, lists, "
+    "strict=False)):": ("lengths are compared before"),
+    "_without: line = line if at is None else line[: at + junk[query].size] -> pass": (
+        "speed only: how much of a long ranking is looked at"
+    ),
+    "_checked_gains: for query, (line, items) in enumerate(zip(gains, lists, strict=True)): "
+    "-> for query, (line, items) in enumerate(zip(gains, lists, strict=False)):": (
+        "lengths are compared before"
+    ),
     # neighbors
-    "Neighbors.renumbered: return Neighbors(xp.astype(ids, self.ids.dtype, copy=False), "
-    "similarities) -> return Neighbors(xp.astype(ids, self.ids.dtype, copy=True), "
-    "similarities)": ("a copy more"),
     '_through_faiss: if gpu is not None and hasattr(faiss, "StandardGpuResources"): -> if '
     '(gpu is not None) or (hasattr(faiss, "StandardGpuResources")):': (
         "a FAISS for GPUs is needed to tell"
@@ -230,8 +252,6 @@ EQUIVALENT: dict[str, str] = {
     "NumpyBackend.laplacian_step: direction = np.ascontiguousarray(direction) -> pass": (
         "SciPy makes the copy itself"
     ),
-    "NumpyBackend.matmul: _for_each(multiply, tiles, parallel=len(tiles) > 1) -> "
-    "_for_each(multiply, tiles, parallel=len(tiles) >= 1)": (SPEED),
     "NumpyBackend.mutual_edges: counts, columns, weights = (np.concatenate(part) for part in "
     "zip(*parts, strict=True)) -> counts, columns, weights = (np.concatenate(part) for part "
     "in zip(*parts, strict=False))": ("every part has three arrays"),
@@ -268,10 +288,26 @@ EQUIVALENT: dict[str, str] = {
     "_dots: together = _ROW_ENTRIES // max(m, 1) if m > 1 else 1 -> together = _ROW_ENTRIES "
     "// min(m, 1) if m > 1 else 1": (SPEED),
     "_row_tiles: if array.size <= _WORTH_THREADS: -> if array.size < _WORTH_THREADS:": (SPEED),
+    # overlap
+    "agreement: for found, exact in zip(one[:, :at], other[:, :at], strict=True): -> for "
+    "found, exact in zip(one[:, :at], other[:, :at], strict=False):": (
+        "lengths are compared before"
+    ),
+    "agreement: shared.append(np.isin(wanted, found).sum() / wanted.size if wanted.size else "
+    "1.0) -> shared.append(np.isin(found, wanted).sum() / wanted.size if wanted.size else "
+    "1.0)": (
+        "no ranking holds an item twice: as many of one are in the other as the other way round"
+    ),
     # precompute
     "_opened: with own_folder(folder, _named_files, patience=0.0) as own, ExitStack() as "
     "stack: -> with own_folder(folder, _named_files, patience=1.0) as own, ExitStack() as "
     "stack:": ("the same answer, a second later"),
+    # protocol
+    "Numbering.moved_lists: rows = max(1, _LIST_ENTRIES // max(1, k)) -> rows = max(1, "
+    "_LIST_ENTRIES * max(1, k))": ("memory only: how many rows are renumbered at a time"),
+    "Numbering.moved_lists: stop = min(start + rows, n) -> stop = max(start + rows, n)": (
+        "later rows more than once, as they shall be; the strict backend notices"
+    ),
     # query_expansion
     "augment_database: dtype = check_dtype(dtype) -> pass": ("what it calls refuses it as well"),
     "expanded: rows = xp.reshape(xp.where(ids < 0, xp.zeros_like(ids), ids), (-1,)) -> rows ="
@@ -289,6 +325,45 @@ EQUIVALENT: dict[str, str] = {
     # search
     "lives_here: return True -> return False": (
         "the host is where NumPy arrays go anyway; on a device of its own, tests notice"
+    ),
+    # significance
+    "compare: differences[np.abs(differences) <= _ROUNDING * np.maximum(np.abs(a), "
+    "np.abs(b))] = 0 -> differences[np.abs(differences) < _ROUNDING * np.maximum(np.abs(a), "
+    "np.abs(b))] = 0": ("the slack for rounding is a choice, and either value's size will do"),
+    "compare: differences[np.abs(differences) <= _ROUNDING * np.maximum(np.abs(a), "
+    "np.abs(b))] = 0 -> differences[np.abs(differences) <= _ROUNDING * np.minimum(np.abs(a), "
+    "np.abs(b))] = 0": ("the slack for rounding is a choice, and either value's size will do"),
+    "compare: differences[np.abs(differences) <= _ROUNDING * np.maximum(np.abs(a), "
+    "np.abs(b))] = 0 -> differences[np.abs(differences) <= _ROUNDING * np.maximum((a), "
+    "np.abs(b))] = 0": ("the slack for rounding is a choice, and either value's size will do"),
+    "compare: differences[np.abs(differences) <= _ROUNDING * np.maximum(np.abs(a), "
+    "np.abs(b))] = 0 -> differences[np.abs(differences) <= _ROUNDING * np.maximum(np.abs(a), "
+    "(b))] = 0": ("the slack for rounding is a choice, and either value's size will do"),
+    "_interval: if np.all(values == values[0]): -> if np.all(values == values[1]):": (
+        "all are equal to any one of them"
+    ),
+    "_corrected_levels: near = np.abs(means - mean) <= _ROUNDING * np.max(np.abs(values)) -> "
+    "near = np.abs(means - mean) < _ROUNDING * np.max(np.abs(values))": (
+        "the slack for rounding is a choice"
+    ),
+    "_corrected_levels: below = np.count_nonzero((means < mean) & ~near) + "
+    "np.count_nonzero(near) / 2 -> below = np.count_nonzero((means <= mean) & ~near) + "
+    "np.count_nonzero(near) / 2": ("what equals the mean is near it, and counted apart"),
+    "_corrected_levels: deviations = (values - mean) / np.max(np.abs(values - mean)) -> "
+    "deviations = (values - mean) / np.max((values - mean))": (
+        "any positive scale: the skewness has none"
+    ),
+    "_corrected_levels: deviations = (values - mean) / np.max(np.abs(values - mean)) -> "
+    "deviations = (values - mean) / np.max(np.abs(values + mean))": (
+        "any positive scale: the skewness has none"
+    ),
+    "_sign_flip_p_value: return float(np.mean(np.abs(sums) >= bound)) -> return "
+    "float(np.mean(np.abs(sums) > bound))": ("the slack for rounding is a choice"),
+    "_sign_flip_p_value: rng = np.random.default_rng([seed, 1]) -> rng = "
+    "np.random.default_rng([seed, 0])": ("a matter of chance: other random signs, as good"),
+    "_sign_flip_p_value: farther += int(np.count_nonzero(np.abs(signs @ moved) >= bound)) -> "
+    "farther += int(np.count_nonzero(np.abs(signs @ moved) > bound))": (
+        "the slack for rounding is a choice"
     ),
     # spectrum
     "_probe: cut = smallest - 0.02 * (1 + smallest) -> cut = smallest - 0.2 * (1 + smallest)": (

@@ -36,6 +36,12 @@ def select_backend(backend: str | Backend = "auto", *, like: Any = None) -> Back
     ------
     BackendUnavailableError
         If the backend was asked for by name and cannot run here.
+
+    Examples
+    --------
+    >>> import hybrid_gpu as hg
+    >>> hg.select_backend("numpy").name
+    'numpy'
     """
     if not isinstance(backend, str):
         if isinstance(backend, type) or not hasattr(backend, "laplacian_step"):
@@ -58,7 +64,15 @@ def select_backend(backend: str | Backend = "auto", *, like: Any = None) -> Back
 
 
 def backend_of(array: Any) -> Backend:
-    """The backend of the device that an array lives on."""
+    """The backend of the device that an array lives on.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import hybrid_gpu as hg
+    >>> hg.backend_of(np.zeros(3)).name
+    'numpy'
+    """
     if array_api_compat.is_cupy_array(array):
         return _cupy(int(array.device.id))
     return _NUMPY

@@ -15,6 +15,7 @@ import scipy.sparse.csgraph
 import scipy.sparse.linalg
 from numpy.typing import NDArray
 
+from hybrid_gpu.backends.dense_product import dense_product
 from hybrid_gpu.backends.generic import GenericBackend
 from hybrid_gpu.backends.host_memory import available_host_bytes
 from hybrid_gpu.backends.protocol import (
@@ -29,7 +30,7 @@ from hybrid_gpu.backends.protocol import (
     Update,
 )
 from hybrid_gpu.backends.row_selection import best_of_row
-from hybrid_gpu.backends.threads import for_each, single_threaded_blas, thread_count
+from hybrid_gpu.backends.threads import for_each, thread_count
 from hybrid_gpu.errors import DeviceMismatchError
 
 # DLPack's numbers for memory that the host can read: kDLCPU and kDLCUDAHost.
@@ -40,9 +41,7 @@ _WORTH_THREADS = 200_000
 # call. Matrices are cut into tiles of so many rows, which pay from so many columns on.
 _TILE_ENTRIES, _TILE_ROWS, _TILE_COLUMNS = 262_144, 2048, 64
 # Entries of k-NN lists that are sorted and matched at a time.
-_LIST_ENTRIES = 1_000_000
-# Multiplications of a dense product that are worth a thread's while.
-_PRODUCT_TILE = 16_000_000
+_LIST_ENTRIES = 1 << 16
 # Entries of a row that are worth a pass of their own when columns are added up.
 _ROW_ENTRIES = 64
 
@@ -102,17 +101,7 @@ class NumpyBackend(GenericBackend):
         )
 
     def matmul(self, left: Array, right: Array) -> Array:
-        result = np.empty((left.shape[0], right.shape[1]), np.result_type(left, right))
-
-        def multiply(tile: tuple[slice, slice]) -> None:
-            rows, columns = tile
-            with single_threaded_blas():
-                np.matmul(left[rows], right[:, columns], out=result[rows, columns])
-
-        # By shape alone: the last bits of a product depend on how BLAS cuts it.
-        tiles = _product_tiles(left.shape[0], left.shape[1], right.shape[1])
-        _for_each(multiply, tiles, parallel=len(tiles) > 1)
-        return result
+        return dense_product(left, right)
 
     def spmm(self, matrix: SparseMatrix, dense: Array) -> Array:
         assert isinstance(matrix, _RowBlocks)
@@ -331,10 +320,11 @@ def _rows_of(
 ) -> Any:
     """Some rows of a CSR matrix, without a copy of their entries."""
     entries = slice(int(indptr[start]), int(indptr[stop]))
-    own = indptr[start : stop + 1] - indptr[start]
-    return scipy.sparse.csr_array(
-        (data[entries], indices[entries], own), shape=(stop - start, columns)
-    )
+    block = scipy.sparse.csr_array((stop - start, columns), dtype=data.dtype)
+    # One by one: made of all three, SciPy copies what is less than half of a larger array.
+    block.data, block.indices = data[entries], indices[entries]
+    block.indptr = indptr[start : stop + 1] - indptr[start]
+    return block
 
 
 def _dots(left: HostArray, right: HostArray) -> HostArray:
@@ -359,15 +349,6 @@ def _row_tiles(array: HostArray) -> list[slice]:
         return [slice(0, n)]
     rows = max(1, _TILE_ENTRIES // m)
     return [slice(start, start + rows) for start in range(0, n, rows)]
-
-
-def _product_tiles(n: int, p: int, m: int) -> list[tuple[slice, slice]]:
-    """Rows and columns of an (n, p) by (p, m) product, cut across its longer side."""
-    count = max(1, min(max(n, m), n * p * m // _PRODUCT_TILE))
-    bounds = [max(n, m) * number // count for number in range(count + 1)]
-    cuts = [slice(*ends) for ends in pairwise(bounds)]
-    whole = slice(None)
-    return [(cut, whole) for cut in cuts] if n >= m else [(whole, cut) for cut in cuts]
 
 
 def _balanced_bounds(indptr: HostArray, parts: int) -> tuple[int, ...]:

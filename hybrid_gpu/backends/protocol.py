@@ -21,6 +21,9 @@ Array: TypeAlias = Any
 HostArray: TypeAlias = NDArray[Any]
 """A NumPy array."""
 
+# Entries of lists that are renumbered at a time.
+_LIST_ENTRIES = 1 << 16
+
 
 class SparseMatrix(Protocol):
     """A matrix in compressed sparse rows, with its arrays on the backend's device."""
@@ -62,6 +65,18 @@ class Numbering:
     def to_ids(self, places: Array, xp: Any) -> Array:
         """The user's ids of items (m, q) that are given by their places; -1 stays -1."""
         return _renamed(places, self.order, xp)
+
+    def moved_lists(self, ids: Array, backend: Backend) -> Array:
+        """Lists (n, k) of all items: places for ids, those of the item ``order[p]`` at place p."""
+        xp, (n, k) = backend.xp, ids.shape
+        moved = xp.empty((n, k), dtype=ids.dtype, device=backend.device)
+        # Some rows at a time: what lies between the lists is wider than they are.
+        rows = max(1, _LIST_ENTRIES // max(1, k))
+        for start in range(0, n, rows):
+            stop = min(start + rows, n)
+            some = xp.take(ids, self.order[start:stop], axis=0)
+            moved[start:stop, :] = xp.astype(self.to_places(some, xp), ids.dtype)
+        return moved
 
 
 def _renamed(numbers: Array, names: Array, xp: Any) -> Array:

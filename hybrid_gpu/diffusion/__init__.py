@@ -5,6 +5,7 @@ follow the paper: filters and their spectrum, the basis that is taken out, the s
 rest. No module here knows of descriptors, methods or indexes.
 
 To be read in this order: ``filters``, ``observation``; ``block_eigensolver`` and ``spectrum``;
-``basis``, then ``galerkin_basis``, ``aggregate_basis``, ``eigen_basis`` and ``basis_kinds``;
+``basis`` and ``coarse_inverse``, then ``galerkin_basis``, ``aggregate_basis``, ``eigen_basis``
+and ``basis_kinds``;
 ``solution``, ``chebyshev``, ``conjugate_gradients``, ``paper_hybrid``, ``diffuse``.
 """

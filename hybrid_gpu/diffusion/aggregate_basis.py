@@ -18,6 +18,8 @@ from hybrid_gpu.validation import check_kind, dtype_name
 
 # Rounds in which items without a group look for one among their neighbors.
 _ROUNDS = 4
+# Rows of the graph whose entries are added up at a time.
+_ROWS = 4096
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
@@ -51,6 +53,15 @@ def aggregate_basis(
         The groups of ``aggregate``, or any labels from 0 up, such as the cells of an inverted
         file; -1 for items that belong to none. A label in several components of the graph is a
         group in each of them.
+
+    Examples
+    --------
+    >>> import hybrid_gpu as hg
+    >>> items = [[5.0, 0], [5, 1], [4, 1], [0, 5], [1, 5], [1, 4]]
+    >>> graph = hg.reciprocal_graph(hg.nearest_neighbors(items, k=2))
+    >>> basis = hg.aggregate_basis(graph, [0, 0, 0, 1, 1, 1])
+    >>> basis.kind, basis.rank
+    ('aggregates', 2)
     """
     check_kind(graph, "graph", Graph, "Pass index.graph, or make one with graph_from_affinity.")
     device = select_backend(backend, like=graph.degrees)
@@ -119,10 +130,16 @@ def _couplings_of_groups(
     """How the vectors of groups look after one product with the adjacency."""
     host, matrix = backend.to_numpy, graph.adjacency
     count = int(labels.max(initial=-1)) + 1
-    rows = np.repeat(np.arange(graph.n), np.diff(host(matrix.indptr)))
-    columns = host(matrix.indices)
-    values = host(matrix.data).astype(np.float64) * weights[columns]
-    rows, columns, values = _added_up(rows, labels[columns], values, count)
+    indptr, indices, data = host(matrix.indptr), host(matrix.indices), host(matrix.data)
+    parts = []
+    # Some rows at a time: what lies between them and their sums is far larger than both.
+    for start in range(0, graph.n, _ROWS):
+        bounds = indptr[start : start + _ROWS + 1]
+        rows = np.repeat(np.arange(start, start + bounds.size - 1), np.diff(bounds))
+        columns = indices[bounds[0] : bounds[-1]]
+        values = data[bounds[0] : bounds[-1]] * weights[columns]
+        parts.append(_added_up(rows, labels[columns], values, count))
+    rows, columns, values = (np.concatenate(part) for part in zip(*parts, strict=True))
     groups, others, strengths = _added_up(labels[rows], columns, weights[rows] * values, count)
     return _Couplings(rows, columns, values, groups, others, strengths)
 

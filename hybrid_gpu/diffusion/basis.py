@@ -16,15 +16,10 @@ from typing import Any, ClassVar, Protocol, TypeAlias
 import numpy as np
 
 from hybrid_gpu.backends import Array, Backend, SparseMatrix
-from hybrid_gpu.backends.host_memory import available_host_bytes
 from hybrid_gpu.backends.protocol import CoarseInverse, Deflated, HostArray, Numbering
 from hybrid_gpu.graph.affinity import Graph
 from hybrid_gpu.graph.csr import array_bytes, matrix_bytes
 from hybrid_gpu.validation import dtype_name, shown
-
-# In float64, with those that LAPACK takes.
-_ARRAYS_PER_INVERSE = 6
-
 
 Deflation: TypeAlias = Callable[[Array], Deflated]
 """Takes the span of a basis out of a signal (n, m)."""
@@ -106,17 +101,6 @@ def inverse_of(eigenvalues: Array, alpha: float, backend: Backend) -> Array:
     # In float32, 1 - alpha has lost digits; and rounding may have put an eigenvalue above 1.
     exact = 1 / (1 - alpha * np.minimum(host64(eigenvalues, backend), 1.0))
     return backend.asarray(exact, dtype_name(eigenvalues.dtype))
-
-
-def check_room_for_inverse(size: int) -> None:
-    """Refuse an inverse that cannot fit: in a container, the system would end the process."""
-    needed, available = _ARRAYS_PER_INVERSE * 8 * size**2, available_host_bytes()
-    if needed > available:
-        raise MemoryError(
-            f"to invert the system of {size} basis vectors takes about {needed / 1e6:.0f} MB; "
-            f"{available / 1e6:.0f} MB are available. Build with a smaller rank, or allow the "
-            "process more memory."
-        )
 
 
 def check_vectors_of(vectors: Any, what: str, n: int) -> None:

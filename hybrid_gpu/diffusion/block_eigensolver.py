@@ -13,6 +13,7 @@ import numpy as np
 
 from hybrid_gpu.backends import Array, Backend, SparseMatrix
 from hybrid_gpu.backends.protocol import Eigenpairs, HostArray
+from hybrid_gpu.backends.threads import single_threaded_blas
 from hybrid_gpu.graph.affinity import Graph
 from hybrid_gpu.graph.csr import csr_from_sorted, row_numbers
 from hybrid_gpu.progress import Progress
@@ -95,7 +96,7 @@ def dense_eigenpairs(operator: ComponentMatrix, backend: Backend) -> Eigenpairs:
     xp = backend.xp
     matrix = shifted(operator, 1.0, 0.0, "float64", backend)
     identity = xp.eye(operator.size, dtype=xp.float64, device=backend.device)
-    values, vectors = xp.linalg.eigh(backend.spmm(matrix, identity))
+    values, vectors = _decomposed(backend.spmm(matrix, identity), backend)
     return Eigenpairs(values=xp.flip(values), vectors=xp.flip(vectors, axis=1))
 
 
@@ -233,10 +234,10 @@ def rayleigh_ritz(
     xp = backend.xp
     columns, whitening = _well_conditioned(columns, floor, backend)
     inner = gram_matrix(columns, backend.spmm(matrix, columns), dtype_name(columns.dtype), backend)
-    inner = xp.matmul(whitening.T, xp.matmul(inner, whitening))
-    values, rotation = xp.linalg.eigh((inner + inner.T) / 2)
-    values, rotation = xp.flip(values), xp.flip(xp.matmul(whitening, rotation), axis=1)
-    vectors = xp.matmul(columns, xp.astype(rotation, columns.dtype))
+    inner = backend.matmul(whitening.T, backend.matmul(inner, whitening))
+    values, rotation = _decomposed((inner + inner.T) / 2, backend)
+    values, rotation = xp.flip(values), xp.flip(backend.matmul(whitening, rotation), axis=1)
+    vectors = backend.matmul(columns, xp.astype(rotation, columns.dtype))
     errors = backend.spmm(matrix, vectors)
     errors -= vectors * xp.astype(values, columns.dtype)
     residuals = xp.sqrt(xp.sum(errors * errors, axis=0, dtype=xp.float64))
@@ -249,7 +250,8 @@ def _well_conditioned(columns: Array, floor: float | None, backend: Backend) -> 
     precision = float(xp.finfo(columns.dtype).eps)
     for _ in range(4):
         # Squares cost half of the digits: float64 keeps those of float32 columns.
-        scales, directions = xp.linalg.eigh(gram_matrix(columns, columns, "float64", backend))
+        gram = gram_matrix(columns, columns, "float64", backend)
+        scales, directions = _decomposed(gram, backend)
         least = (4 * precision if floor is None else floor) ** 2 * scales[-1]
         # Ascending: those that stay are the last ones.
         kept = slice(int(xp.sum(xp.astype(scales <= least, xp.int64))), None)
@@ -257,7 +259,7 @@ def _well_conditioned(columns: Array, floor: float | None, backend: Backend) -> 
         if bool(scales[0] > math.sqrt(precision) * scales[-1]):
             break
         # One large eigenvalue took over all columns: once more, with what is left of them.
-        columns = xp.matmul(columns, xp.astype(whitening, columns.dtype))
+        columns = backend.matmul(columns, xp.astype(whitening, columns.dtype))
         whitening = xp.eye(columns.shape[1], dtype=xp.float64, device=backend.device)
     return columns, whitening
 
@@ -272,8 +274,16 @@ def gram_matrix(left: Array, right: Array, dtype: str, backend: Backend) -> Arra
         second = (
             first if right is left else xp.astype(right[rows, :], getattr(xp, dtype), copy=False)
         )
-        total += xp.astype(xp.matmul(first.T, second), xp.float64)
+        total += xp.astype(backend.matmul(first.T, second), xp.float64)
     return total
+
+
+def _decomposed(matrix: Array, backend: Backend) -> tuple[Array, Array]:
+    """Eigenvalues of a symmetric matrix, the smallest first, and its eigenvectors."""
+    # BLAS on one thread: a fork while it has several would leave this process waiting for ever.
+    with single_threaded_blas():
+        values, vectors = backend.xp.linalg.eigh(matrix)
+    return values, vectors
 
 
 def tiles_of(length: int, tile: int) -> list[slice]:

@@ -63,6 +63,18 @@ def diffuse(
         If ``rtol`` was given and not reached; its ``result`` is the ``Solution``.
     ValueError
         For a basis of another graph, whose items may be others or in another order.
+
+    Examples
+    --------
+    Along a path, the middle gets most, because it has two neighbors:
+
+    >>> import hybrid_gpu as hg
+    >>> from scipy.sparse import csr_array
+    >>> graph = hg.graph_from_affinity(csr_array([[0, 1, 0], [1, 0, 1], [0, 1, 0]]))
+    >>> observation = hg.observe([[0]], [[1.0]], n=3)
+    >>> solution = hg.diffuse(graph, observation, filter=hg.PageRank(0.9), rtol=1e-5)
+    >>> print(solution.values[:, 0].round(3))
+    [0.313 0.335 0.213]
     """
     check_kind(graph, "graph", Graph, "Pass index.graph, or make one with graph_from_affinity.")
     device = select_backend(backend, like=graph.degrees)

@@ -237,6 +237,15 @@ def eigen_basis(
         ``"float32"`` keeps the eigenvectors as they are; ``"float16"`` and ``"int8"`` (with a
         scale per vector) take a half and a quarter of the memory. Answers stay exact, because
         what the basis misses is left to the solver.
+
+    Examples
+    --------
+    >>> import hybrid_gpu as hg
+    >>> from scipy.sparse import csr_array
+    >>> graph = hg.graph_from_affinity(csr_array([[0, 1, 0], [1, 0, 1], [0, 1, 0]]))
+    >>> basis = hg.eigen_basis(hg.leading_eigenpairs(graph, rank=2), graph, precision="int8")
+    >>> basis.rank, basis.precision
+    (2, 'int8')
     """
     check_kind(spectrum, "spectrum", Spectrum, "Make one with leading_eigenpairs.")
     check_kind(graph, "graph", Graph, "Pass index.graph, or make one with graph_from_affinity.")

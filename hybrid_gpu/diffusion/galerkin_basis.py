@@ -11,15 +11,15 @@ import numpy as np
 
 from hybrid_gpu.backends import Array, Backend, SparseMatrix, select_backend
 from hybrid_gpu.backends.protocol import CoarseInverse, HostArray, Numbering
-from hybrid_gpu.backends.threads import Kept, single_threaded_blas
+from hybrid_gpu.backends.threads import Kept
 from hybrid_gpu.diffusion.basis import (
     Deflation,
-    check_room_for_inverse,
     check_vectors_of,
     host64,
     inverse_of,
     part_bytes,
 )
+from hybrid_gpu.diffusion.coarse_inverse import check_room_for_inverse, inverted
 from hybrid_gpu.diffusion.spectrum import continued_eigenpairs, moved_vectors
 from hybrid_gpu.graph.affinity import Graph
 from hybrid_gpu.graph.csr import array_bytes, csr_from_sorted, row_numbers
@@ -166,21 +166,15 @@ class GalerkinBasis:
 
     def _inverted(self, alpha: float) -> CoarseInverse:
         """The inverse of E, or its pseudo-inverse where the vectors depend on each other."""
-        dtype, backend = dtype_name(self.alone.dtype), self.backend
-        check_room_for_inverse(self.coupling.shape[0])
+        backend = self.backend
+        check_room_for_inverse(self.coupling.shape[0], orthonormal=self.gram is None)
         # On the host in float64, once: E is small, and vectors that depend on each other must be
         # told from rounding.
-        small = -alpha * _on_host(self.coupling, backend)
-        # BLAS on one thread: a fork while it has several would leave this process waiting for ever.
-        with single_threaded_blas():
-            if self.gram is None:
-                # Orthonormal vectors: E has no eigenvalue below 1 - alpha.
-                inverse, norm = np.linalg.inv(np.eye(len(small)) + small), 1 / (1 - alpha)
-            else:
-                epsilon = float(backend.xp.finfo(self.alone.dtype).eps)
-                inverse, norm = _pseudo_inverse(small + backend.to_numpy(self.gram), epsilon)
-        together = backend.asarray((inverse + inverse.T) / 2, dtype)
-        return CoarseInverse(together, inverse_of(self.alone, alpha, backend), norm)
+        coupling = _on_host(self.coupling, backend)
+        gram = None if self.gram is None else backend.to_numpy(self.gram)
+        together, norm = inverted(coupling, gram, alpha, dtype_name(self.alone.dtype))
+        alone = inverse_of(self.alone, alpha, backend)
+        return CoarseInverse(backend.asarray(together), alone, norm)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.kind}, rank {self.rank}, {self.memory / 1e6:.1f} MB)"
@@ -223,6 +217,15 @@ def sparse_eigen_basis(
     sparsity
         The fraction of all entries, the smallest ones, that become zero, in [0, 1); 0.99 in the
         paper.
+
+    Examples
+    --------
+    >>> import hybrid_gpu as hg
+    >>> from scipy.sparse import csr_array
+    >>> graph = hg.graph_from_affinity(csr_array([[0, 1, 0], [1, 0, 1], [0, 1, 0]]))
+    >>> spectrum = hg.leading_eigenpairs(graph, rank=2)
+    >>> hg.sparse_eigen_basis(spectrum.eigenvectors, graph, sparsity=0.5).vectors.data.shape
+    (3,)
     """
     adjacency: Any = getattr(graph, "adjacency", graph)
     if not hasattr(adjacency, "indptr"):
@@ -245,6 +248,14 @@ def given_basis(graph: Graph, vectors: Any, *, backend: str | Backend = "auto") 
     """The user's own vectors: an array or a sparse matrix of shape (n, r).
 
     Vectors that depend on each other are allowed: the solver works on what they span.
+
+    Examples
+    --------
+    >>> import hybrid_gpu as hg
+    >>> from scipy.sparse import csr_array
+    >>> graph = hg.graph_from_affinity(csr_array([[0, 1, 0], [1, 0, 1], [0, 1, 0]]))
+    >>> hg.given_basis(graph, graph.degrees[:, None]).rank
+    1
     """
     check_kind(graph, "graph", Graph, "Pass index.graph, or make one with graph_from_affinity.")
     device = select_backend(backend, like=graph.degrees)
@@ -354,19 +365,7 @@ def _on_host(matrix: Any, backend: Backend) -> HostArray:
     if not hasattr(matrix, "indptr"):
         return host64(matrix, backend)
     indptr = backend.to_numpy(matrix.indptr)
-    result = np.zeros(matrix.shape)
+    result = np.zeros(matrix.shape, order="F")  # as LAPACK wants it
     rows = np.repeat(np.arange(matrix.shape[0]), np.diff(indptr))
     result[rows, backend.to_numpy(matrix.indices)] = backend.to_numpy(matrix.data)
     return result
-
-
-def _pseudo_inverse(matrix: HostArray, epsilon: float) -> tuple[HostArray, float]:
-    """The inverse of a symmetric matrix where it is not rounding, and its largest eigenvalue."""
-    if len(matrix) == 0:
-        return matrix, 0.0
-    values, vectors = np.linalg.eigh((matrix + matrix.T) / 2)
-    # Nor what is so small that its inverse is infinite.
-    least = float(np.finfo(np.float64).smallest_normal)
-    kept = values > max(values[-1] * epsilon * values.size, least)
-    values, vectors = values[kept], vectors[:, kept]
-    return (vectors / values) @ vectors.T, 1 / float(values[0]) if values.size else 0.0

@@ -76,6 +76,13 @@ def observe(
         not count.
     metric
         What ``similarities`` are; see ``DiffusionIndex.rerank``.
+
+    Examples
+    --------
+    >>> import hybrid_gpu as hg
+    >>> observation = hg.observe([[7, 2]], [[0.5, -0.1]], n=10)
+    >>> observation.weights.tolist()
+    [[0.125, 0.0]]
     """
     device = select_backend(backend, like=ids)
     gamma = check_positive(gamma, "gamma")

@@ -140,6 +140,15 @@ def leading_eigenpairs(
         After Ctrl-C, unless ``on_failure="keep"`` and some pairs had converged.
     ValueError
         If the component has fewer than ``rank`` items.
+
+    Examples
+    --------
+    >>> import hybrid_gpu as hg
+    >>> from scipy.sparse import csr_array
+    >>> graph = hg.graph_from_affinity(csr_array([[0, 1, 1], [1, 0, 1], [1, 1, 0]]))
+    >>> spectrum = hg.leading_eigenpairs(graph, rank=2)
+    >>> print(spectrum.eigenvalues.round(3), spectrum.holds(1e-3))
+    [ 1.  -0.5] True
     """
     check_kind(graph, "graph", Graph, "Pass index.graph, or make one with graph_from_affinity.")
     device = select_backend(backend, like=graph.degrees)
@@ -268,7 +277,7 @@ def _probe(
     columns = backend.asarray(rng.standard_normal((operator.size, count)), dtype)
     found = []
     for _ in range(_PROBE_DEGREE * _PROBE_ROUNDS // degree):
-        columns = _without(filtered(operator, columns, cut, degree, backend), vectors, xp)
+        columns = _without(filtered(operator, columns, cut, degree, backend), vectors, backend)
         found.append(columns)
     matrix = shifted(operator, 1.0, 0.0, dtype, backend)
     # Rounds may repeat each other, and their tiny differences point anywhere, also to kept vectors.
@@ -277,11 +286,13 @@ def _probe(
     return float(ritz.values[0]) - smallest
 
 
-def _without(columns: Array, vectors: Array, xp: Any) -> Array:
+def _without(columns: Array, vectors: Array, backend: Backend) -> Array:
     """The part of the columns that is orthogonal to the vectors, at unit length."""
+    xp = backend.xp
     # Twice: what is left may be small beside what was taken out, and its rounding errors.
     for _ in range(2):
-        columns = columns - xp.matmul(vectors, xp.matmul(vectors.T, columns))
+        along = backend.matmul(vectors.T, columns)
+        columns = columns - backend.matmul(vectors, along)
         columns = columns / xp.sqrt(xp.sum(columns * columns, axis=0))
     return columns
 

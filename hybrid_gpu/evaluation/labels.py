@@ -44,7 +44,17 @@ def mean_average_precision(
     Raises
     ------
     ValueError
-        If the lengths do not match, or no query has a relevant item.
+        If the lengths do not match, or no query has a relevant item; with ``at``, also if a
+        ranking without its ignored items is shorter.
+
+    Examples
+    --------
+    Of two cats, the first comes first and the second comes third:
+
+    >>> from hybrid_gpu import evaluation
+    >>> labels = ["cat", "dog", "cat"]
+    >>> round(evaluation.mean_average_precision([[0, 1, 2]], labels, ["cat"]), 3)
+    0.833
     """
     return values_of(
         judged_by_labels(ids, labels, query_labels, ignore=ignore), Judged.average_precision
@@ -59,27 +69,16 @@ def precision(
 
     Parameters
     ----------
-    ids : int array of shape (m, k)
-        Rankings, best first.
-    labels : array of shape (n,)
-        Class of every database item.
-    query_labels : array of shape (m,)
-        Class of every query.
     at
         How many results count. They count in full, even if fewer items are relevant.
-    ignore : int array of shape (m,) or sequence of m collections of ids, optional
-        Items of each query that count neither for nor against it.
 
-    Returns
-    -------
-    float
-        In [0, 1]. Queries without a relevant item are left out.
+    The other parameters, the result and the errors are those of `mean_average_precision`.
 
-    Raises
-    ------
-    ValueError
-        If the lengths do not match, a ranking without its ignored items is shorter than ``at``,
-        or no query has a relevant item.
+    Examples
+    --------
+    >>> from hybrid_gpu import evaluation
+    >>> evaluation.precision([[0, 1, 2]], ["cat", "dog", "cat"], ["cat"], at=2)
+    0.5
     """
     return values_of(
         judged_by_labels(ids, labels, query_labels, at=at, ignore=ignore), Judged.precision
@@ -96,27 +95,16 @@ def mean_reciprocal_rank(
 
     Parameters
     ----------
-    ids : int array of shape (m, k)
-        Rankings, best first.
-    labels : array of shape (n,)
-        Class of every database item.
-    query_labels : array of shape (m,)
-        Class of every query.
     at
         How many results count; None counts the whole ranking.
-    ignore : int array of shape (m,) or sequence of m collections of ids, optional
-        Items of each query that count neither for nor against it.
 
-    Returns
-    -------
-    float
-        In [0, 1]. Queries without a relevant item are left out.
+    The other parameters, the result and the errors are those of `mean_average_precision`.
 
-    Raises
-    ------
-    ValueError
-        If the lengths do not match, a ranking without its ignored items is shorter than ``at``,
-        or no query has a relevant item.
+    Examples
+    --------
+    >>> from hybrid_gpu import evaluation
+    >>> evaluation.mean_reciprocal_rank([[1, 0, 2]], ["cat", "dog", "cat"], ["cat"])
+    0.5
     """
     return values_of(
         judged_by_labels(ids, labels, query_labels, at=at, ignore=ignore), Judged.reciprocal_rank
@@ -134,27 +122,16 @@ def ndcg(
 
     Parameters
     ----------
-    ids : int array of shape (m, k)
-        Rankings, best first.
-    labels : array of shape (n,)
-        Class of every database item.
-    query_labels : array of shape (m,)
-        Class of every query.
     at
         How many results count, of the ranking and of the best one.
-    ignore : int array of shape (m,) or sequence of m collections of ids, optional
-        Items of each query that count neither for nor against it.
 
-    Returns
-    -------
-    float
-        In [0, 1]. Queries without a relevant item are left out.
+    The other parameters, the result and the errors are those of `mean_average_precision`.
 
-    Raises
-    ------
-    ValueError
-        If the lengths do not match, a ranking without its ignored items is shorter than ``at``,
-        or no query has a relevant item.
+    Examples
+    --------
+    >>> from hybrid_gpu import evaluation
+    >>> round(evaluation.ndcg([[0, 1, 2]], ["cat", "dog", "cat"], ["cat"], at=3), 3)
+    0.92
     """
     return values_of(judged_by_labels(ids, labels, query_labels, at=at, ignore=ignore), Judged.ndcg)
 
@@ -169,27 +146,16 @@ def success(
 
     Parameters
     ----------
-    ids : int array of shape (m, k)
-        Rankings, best first.
-    labels : array of shape (n,)
-        Class of every database item.
-    query_labels : array of shape (m,)
-        Class of every query.
     at
         How many results count.
-    ignore : int array of shape (m,) or sequence of m collections of ids, optional
-        Items of each query that count neither for nor against it.
 
-    Returns
-    -------
-    float
-        In [0, 1]. Queries without a relevant item are left out.
+    The other parameters, the result and the errors are those of `mean_average_precision`.
 
-    Raises
-    ------
-    ValueError
-        If the lengths do not match, a ranking without its ignored items is shorter than ``at``,
-        or no query has a relevant item.
+    Examples
+    --------
+    >>> from hybrid_gpu import evaluation
+    >>> evaluation.success([[1, 0], [1, 0]], ["cat", "dog"], ["cat", "dog"], at=1)
+    0.5
     """
     return values_of(
         judged_by_labels(ids, labels, query_labels, at=at, ignore=ignore), Judged.success
@@ -212,27 +178,22 @@ def cumulative_match(
 
     Parameters
     ----------
-    ids : int array of shape (m, k)
-        Rankings, best first.
-    labels : array of shape (n,)
-        Class of every database item.
-    query_labels : array of shape (m,)
-        Class of every query.
     at : sequence of int
         The depths of the curve.
-    ignore : int array of shape (m,) or sequence of m collections of ids, optional
-        Items of each query that count neither for nor against it.
+
+    The other parameters and the errors are those of `mean_average_precision`.
 
     Returns
     -------
     mapping of int to float
         The fraction of queries with a relevant item at each depth.
 
-    Raises
-    ------
-    ValueError
-        If the lengths do not match, a ranking without its ignored items is shorter than a depth,
-        or no query has a relevant item.
+    Examples
+    --------
+    >>> from hybrid_gpu import evaluation
+    >>> ids, labels = [[1, 0], [1, 0]], ["cat", "dog"]
+    >>> evaluation.cumulative_match(ids, labels, ["cat", "dog"], at=(1, 2))
+    {1: 0.5, 2: 1.0}
     """
     depths = checked_depths(at)
     deepest = max(depths, default=None)

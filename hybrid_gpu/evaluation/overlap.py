@@ -23,6 +23,14 @@ def agreement(ids: Any, exact_ids: Any, *, at: int | None = None) -> NDArray[np.
         A query for which the exact one found nothing (-1 only) counts as agreed on.
     at
         Compare the first ``at`` results only.
+
+    Examples
+    --------
+    >>> from hybrid_gpu import evaluation
+    >>> evaluation.agreement([[4, 2, 7, 1]], [[2, 4, 9, 7]])
+    0.75
+    >>> evaluation.agreement([[4, 2, 7, 1]], [[2, 4, 9, 7]], at=2)
+    1.0
     """
     one, other = checked_ranking(ids), checked_ranking(exact_ids)
     if len(one) != len(other):

@@ -33,6 +33,12 @@ def ranked(scores: Any, *, k: int | None = None) -> NDArray[np.int64]:
     ValueError
         If scores are not a non-empty (m, n) array of floats, hold NaN, or have fewer than ``k``
         columns.
+
+    Examples
+    --------
+    >>> from hybrid_gpu import evaluation
+    >>> evaluation.ranked([[0.2, 0.9, 0.2]]).tolist()
+    [[1, 0, 2]]
     """
     rows = on_host(scores, "scores")
     if rows.ndim != 2 or 0 in rows.shape or rows.dtype.kind != "f":

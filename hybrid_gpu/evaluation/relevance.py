@@ -21,9 +21,7 @@ from hybrid_gpu.evaluation.rankings import checked_depths
 def mean_average_precision_of_lists(
     ids: Any, relevant: Sequence[Any], *, ignore: Any = None
 ) -> NDArray[np.float64]:
-    """Mean average precision where the relevant items of each query are listed.
-
-    The precision at each relevant item is averaged over all relevant items of the query.
+    """`mean_average_precision` where the relevant items of each query are listed.
 
     Parameters
     ----------
@@ -31,18 +29,14 @@ def mean_average_precision_of_lists(
         Rankings, best first. Relevant items that a ranking does not hold count as never found.
     relevant : sequence of m collections of ids
         The relevant items of each query, each counted once.
-    ignore : int array of shape (m,) or sequence of m collections of ids, optional
-        Items of each query that count neither for nor against it.
 
-    Returns
-    -------
-    float
-        In [0, 1]. Queries without a relevant item are left out.
+    ``ignore``, the result and the errors are those of `mean_average_precision`.
 
-    Raises
-    ------
-    ValueError
-        If the lengths do not match, or no query has a relevant item.
+    Examples
+    --------
+    >>> from hybrid_gpu import evaluation
+    >>> round(evaluation.mean_average_precision_of_lists([[0, 1, 2]], [[0, 2]]), 3)
+    0.833
     """
     return values_of(judged_by_lists(ids, relevant, ignore=ignore), Judged.average_precision)
 
@@ -51,29 +45,15 @@ def mean_average_precision_of_lists(
 def precision_of_lists(
     ids: Any, relevant: Sequence[Any], *, at: int, ignore: Any = None
 ) -> NDArray[np.float64]:
-    """The fraction of each query's first ``at`` results that are relevant, on average.
+    """`precision` where the relevant items of each query are listed.
 
-    Parameters
-    ----------
-    ids : int array of shape (m, k)
-        Rankings, best first.
-    relevant : sequence of m collections of ids
-        The relevant items of each query, each counted once.
-    at
-        How many results count. They count in full, even if fewer items are relevant.
-    ignore : int array of shape (m,) or sequence of m collections of ids, optional
-        Items of each query that count neither for nor against it.
+    ``ids`` and ``relevant`` are those of `mean_average_precision_of_lists`.
 
-    Returns
-    -------
-    float
-        In [0, 1]. Queries without a relevant item are left out.
-
-    Raises
-    ------
-    ValueError
-        If the lengths do not match, a ranking without its ignored items is shorter than ``at``,
-        or no query has a relevant item.
+    Examples
+    --------
+    >>> from hybrid_gpu import evaluation
+    >>> evaluation.precision_of_lists([[0, 1, 2]], [[0, 2]], at=2)
+    0.5
     """
     return values_of(judged_by_lists(ids, relevant, at=at, ignore=ignore), Judged.precision)
 
@@ -86,25 +66,16 @@ def recall(
 
     Parameters
     ----------
-    ids : int array of shape (m, k)
-        Rankings, best first.
-    relevant : sequence of m collections of ids
-        The relevant items of each query, each counted once.
     at
         How many results count; None counts the whole ranking.
-    ignore : int array of shape (m,) or sequence of m collections of ids, optional
-        Items of each query that count neither for nor against it.
 
-    Returns
-    -------
-    float
-        In [0, 1]. Queries without a relevant item are left out.
+    ``ids`` and ``relevant`` are those of `mean_average_precision_of_lists`.
 
-    Raises
-    ------
-    ValueError
-        If the lengths do not match, a ranking without its ignored items is shorter than ``at``,
-        or no query has a relevant item.
+    Examples
+    --------
+    >>> from hybrid_gpu import evaluation
+    >>> evaluation.recall([[0, 1, 2]], [[0, 2, 7, 9]])
+    0.5
     """
     return values_of(judged_by_lists(ids, relevant, at=at, ignore=ignore), Judged.recall)
 
@@ -113,31 +84,15 @@ def recall(
 def mean_reciprocal_rank_of_lists(
     ids: Any, relevant: Sequence[Any], *, at: int | None = None, ignore: Any = None
 ) -> NDArray[np.float64]:
-    """One over the rank of the first relevant result, on average.
+    """`mean_reciprocal_rank` where the relevant items of each query are listed.
 
-    A query for which nothing relevant is found counts as 0.
+    ``ids`` and ``relevant`` are those of `mean_average_precision_of_lists`.
 
-    Parameters
-    ----------
-    ids : int array of shape (m, k)
-        Rankings, best first.
-    relevant : sequence of m collections of ids
-        The relevant items of each query, each counted once.
-    at
-        How many results count; None counts the whole ranking.
-    ignore : int array of shape (m,) or sequence of m collections of ids, optional
-        Items of each query that count neither for nor against it.
-
-    Returns
-    -------
-    float
-        In [0, 1]. Queries without a relevant item are left out.
-
-    Raises
-    ------
-    ValueError
-        If the lengths do not match, a ranking without its ignored items is shorter than ``at``,
-        or no query has a relevant item.
+    Examples
+    --------
+    >>> from hybrid_gpu import evaluation
+    >>> evaluation.mean_reciprocal_rank_of_lists([[1, 0, 2]], [[0, 2]])
+    0.5
     """
     return values_of(judged_by_lists(ids, relevant, at=at, ignore=ignore), Judged.reciprocal_rank)
 
@@ -146,35 +101,24 @@ def mean_reciprocal_rank_of_lists(
 def ndcg_of_lists(
     ids: Any, relevant: Sequence[Any], *, gains: Any = None, at: int, ignore: Any = None
 ) -> NDArray[np.float64]:
-    """Normalized discounted cumulative gain of the first ``at`` results, on average.
+    """`ndcg` where the relevant items of each query are listed, and may differ in worth.
 
-    A relevant result at rank i adds its gain / log2(i + 1); the sum is divided by that of the best
-    ranking there is: all relevant items in front, the worthiest first.
+    A relevant result at rank i adds its gain / log2(i + 1); the best ranking has the worthiest
+    items first.
 
     Parameters
     ----------
-    ids : int array of shape (m, k)
-        Rankings, best first.
-    relevant : sequence of m collections of ids
-        The relevant items of each query, each counted once.
     gains : sequence of m collections of numbers, optional
         What each listed item is worth, 0 or more; None makes it 1. They are taken as they are:
         pass ``2**grade - 1`` for the exponential form. Items worth 0 are not relevant.
-    at
-        How many results count, of the ranking and of the best one.
-    ignore : int array of shape (m,) or sequence of m collections of ids, optional
-        Items of each query that count neither for nor against it.
 
-    Returns
-    -------
-    float
-        In [0, 1]. Queries without a relevant item are left out.
+    ``ids`` and ``relevant`` are those of `mean_average_precision_of_lists`.
 
-    Raises
-    ------
-    ValueError
-        If the lengths do not match, a ranking without its ignored items is shorter than ``at``,
-        or no query has a relevant item.
+    Examples
+    --------
+    >>> from hybrid_gpu import evaluation
+    >>> round(evaluation.ndcg_of_lists([[0, 1, 2]], [[0, 2]], gains=[[3, 1]], at=3), 3)
+    0.964
     """
     return values_of(judged_by_lists(ids, relevant, gains=gains, at=at, ignore=ignore), Judged.ndcg)
 
@@ -183,31 +127,15 @@ def ndcg_of_lists(
 def success_of_lists(
     ids: Any, relevant: Sequence[Any], *, at: int, ignore: Any = None
 ) -> NDArray[np.float64]:
-    """The fraction of queries with a relevant item among their first ``at`` results.
+    """`success` where the relevant items of each query are listed.
 
-    The matching rate at rank ``at`` of re-identification: a point of `cumulative_match_of_lists`.
+    ``ids`` and ``relevant`` are those of `mean_average_precision_of_lists`.
 
-    Parameters
-    ----------
-    ids : int array of shape (m, k)
-        Rankings, best first.
-    relevant : sequence of m collections of ids
-        The relevant items of each query, each counted once.
-    at
-        How many results count.
-    ignore : int array of shape (m,) or sequence of m collections of ids, optional
-        Items of each query that count neither for nor against it.
-
-    Returns
-    -------
-    float
-        In [0, 1]. Queries without a relevant item are left out.
-
-    Raises
-    ------
-    ValueError
-        If the lengths do not match, a ranking without its ignored items is shorter than ``at``,
-        or no query has a relevant item.
+    Examples
+    --------
+    >>> from hybrid_gpu import evaluation
+    >>> evaluation.success_of_lists([[1, 0], [1, 0]], [[0], [1]], at=1)
+    0.5
     """
     return values_of(judged_by_lists(ids, relevant, at=at, ignore=ignore), Judged.success)
 
@@ -215,29 +143,15 @@ def success_of_lists(
 def cumulative_match_of_lists(
     ids: Any, relevant: Sequence[Any], *, at: Sequence[int] = (1, 5, 10, 20), ignore: Any = None
 ) -> dict[int, float]:
-    """`success_of_lists` at several depths: the CMC curve of re-identification.
+    """`cumulative_match` where the relevant items of each query are listed.
 
-    Parameters
-    ----------
-    ids : int array of shape (m, k)
-        Rankings, best first.
-    relevant : sequence of m collections of ids
-        The relevant items of each query, each counted once.
-    at : sequence of int
-        The depths of the curve.
-    ignore : int array of shape (m,) or sequence of m collections of ids, optional
-        Items of each query that count neither for nor against it.
+    ``ids`` and ``relevant`` are those of `mean_average_precision_of_lists`.
 
-    Returns
-    -------
-    mapping of int to float
-        The fraction of queries with a relevant item at each depth.
-
-    Raises
-    ------
-    ValueError
-        If the lengths do not match, a ranking without its ignored items is shorter than a depth,
-        or no query has a relevant item.
+    Examples
+    --------
+    >>> from hybrid_gpu import evaluation
+    >>> evaluation.cumulative_match_of_lists([[1, 0], [1, 0]], [[0], [1]], at=(1, 2))
+    {1: 0.5, 2: 1.0}
     """
     depths = checked_depths(at)
     deepest = max(depths, default=None)

@@ -96,6 +96,13 @@ def revisited_protocol(
     ValueError
         If the lengths do not match, a ranking repeats an id, or an id is listed as two of easy,
         hard and junk.
+
+    Examples
+    --------
+    >>> from hybrid_gpu import evaluation
+    >>> truth = [{"easy": [3], "hard": [1], "junk": [0]}]
+    >>> evaluation.revisited_protocol([[0, 3, 2, 1]], truth)
+    Revisited(mAP 100.00/79.17/25.00 easy/medium/hard)
     """
     ranking, depths = checked_ranking(ids), checked_depths(at)
     if len(ground_truth) != len(ranking):

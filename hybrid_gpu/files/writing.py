@@ -67,15 +67,6 @@ def replace_files(contents: Mapping[Path, bytes]) -> None:
             file.flush()
 
 
-def write_synced(path: Path, content: bytes) -> None:
-    """Write a small new file and wait until it is on disk; what had its name is removed."""
-    # Opened for writing, a link that somebody put there would be followed.
-    path.unlink(missing_ok=True)
-    with open(path, "xb") as file:
-        file.write(content)
-        sync_file(file)
-
-
 def sync_file(file: BinaryIO) -> None:
     """Wait until what was written to an open file is on disk."""
     file.flush()
@@ -95,12 +86,6 @@ def sync_folder(folder: Path) -> None:
             raise
     finally:
         os.close(descriptor)
-
-
-def put_in_place(temporary: Path, path: Path) -> None:
-    """Rename a file over another one in one step, and wait until that is on disk."""
-    _rename(temporary, path)
-    sync_folder(path.parent)
 
 
 def reserve_space(file: BinaryIO, size: int) -> None:

@@ -120,6 +120,17 @@ def reciprocal_graph(
     -----
     The two lists of an edge may disagree about its similarity (rounding, approximate engines): the
     mean of the two is taken, so that the matrix is symmetric to the last bit.
+
+    Examples
+    --------
+    The last item lists the first, which does not list it:
+
+    >>> import hybrid_gpu as hg
+    >>> lists = hg.nearest_neighbors([[5.0, 0], [5, 1], [4, -4]], k=1)
+    >>> lists.ids.tolist()
+    [[1], [0], [0]]
+    >>> hg.reciprocal_graph(lists)
+    Graph(3 items, 1 edges, 2 components, 1 isolated)
     """
     check_kind(neighbors, "neighbors", Neighbors, "Make them with nearest_neighbors.")
     device = select_backend(backend, like=neighbors.ids)
@@ -158,6 +169,14 @@ def graph_from_affinity(
     ------
     ValueError
         If it is not square, symmetric to rounding, non-negative and finite.
+
+    Examples
+    --------
+    >>> import hybrid_gpu as hg
+    >>> from scipy.sparse import csr_array
+    >>> graph = hg.graph_from_affinity(csr_array([[0, 1, 0], [1, 0, 2], [0, 2, 0]]))
+    >>> graph.degrees.tolist()
+    [1.0, 3.0, 2.0]
     """
     if not hasattr(affinity, "tocoo"):
         raise TypeError(

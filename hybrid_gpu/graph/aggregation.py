@@ -100,6 +100,14 @@ def aggregate(
     -----
     Runs on the host. Every pass matches nodes in pairs along their heaviest edges, joins those that
     found no partner to a neighbor's pair, and adds up the edges between the pairs.
+
+    Examples
+    --------
+    >>> import hybrid_gpu as hg
+    >>> items = [[5.0, 0], [5, 1], [4, 1], [0, 5], [1, 5], [1, 4]]
+    >>> graph = hg.reciprocal_graph(hg.nearest_neighbors(items, k=2))
+    >>> hg.aggregate(graph, groups=2).labels.tolist()
+    [0, 0, 0, 1, 1, 1]
     """
     check_kind(graph, "graph", Graph, "Pass index.graph, or make one with graph_from_affinity.")
     device = select_backend(backend, like=graph.degrees)

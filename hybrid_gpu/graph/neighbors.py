@@ -48,10 +48,8 @@ class Neighbors:
 
     def renumbered(self, numbering: Numbering, backend: Backend) -> Neighbors:
         """Lists of all items, with those of the item ``numbering.order[p]`` at place p."""
-        xp = backend.xp
-        ids = numbering.to_places(xp.take(self.ids, numbering.order, axis=0), xp)
-        similarities = xp.take(self.similarities, numbering.order, axis=0)
-        return Neighbors(xp.astype(ids, self.ids.dtype, copy=False), similarities)
+        similarities = backend.xp.take(self.similarities, numbering.order, axis=0)
+        return Neighbors(numbering.moved_lists(self.ids, backend), similarities)
 
     def __repr__(self) -> str:
         m, k = self.ids.shape
@@ -96,6 +94,15 @@ def nearest_neighbors(
     -----
     In a process that was forked after FAISS had been imported, FAISS gets one thread: the threads
     of its OpenMP stay behind in the parent, and the child would wait for them for ever.
+
+    Examples
+    --------
+    >>> import hybrid_gpu as hg
+    >>> items = [[5.0, 0], [5, 1], [0, 5], [1, 5]]
+    >>> hg.nearest_neighbors(items, k=1).ids.tolist()
+    [[1], [0], [3], [2]]
+    >>> hg.nearest_neighbors(items, [[5.0, 2]], k=2).ids.tolist()
+    [[1, 0]]
     """
     device = select_backend(backend, like=descriptors)
     dtype = check_dtype(dtype)

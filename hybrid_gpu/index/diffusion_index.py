@@ -3,30 +3,25 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from hybrid_gpu.backends import Array, Backend
-from hybrid_gpu.diffusion.basis import Basis
+from hybrid_gpu.backends import Backend
 from hybrid_gpu.diffusion.filters import Filter
-from hybrid_gpu.graph.affinity import Graph
-from hybrid_gpu.graph.neighbors import Neighbors
 from hybrid_gpu.index.packing import moved
 from hybrid_gpu.index.precompute import precomputed_columns
 from hybrid_gpu.index.search import search_descriptors, search_lists, search_own_items
 from hybrid_gpu.index.storage import save_state
 from hybrid_gpu.index.update import with_items, without_items
-from hybrid_gpu.index.views import Views
+from hybrid_gpu.index.views import IndexViews
 from hybrid_gpu.progress import Progress
 from hybrid_gpu.ranking.asking import requested
-from hybrid_gpu.ranking.columns import Columns
 from hybrid_gpu.ranking.query_expansion import Expansion
-from hybrid_gpu.ranking.state import IndexState
 from hybrid_gpu.ranking.top_items import Ranking
 
 
-class DiffusionIndex:
+class DiffusionIndex(IndexViews):
     """A database that answers queries by diffusion on its k-NN graph.
 
     Made by ``build_index`` and its siblings, or by ``load_index``. It never changes: ``add``,
@@ -36,74 +31,7 @@ class DiffusionIndex:
     an index takes, gives and shows is numbered by the user's ids.
     """
 
-    __slots__ = ("_state", "_views")
-
-    def __init__(self, state: IndexState) -> None:
-        self._state = state
-        self._views = Views(state)
-
-    @property
-    def state(self) -> IndexState:
-        """All parts in the memory order; for those who extend the library."""
-        return self._state
-
-    @property
-    def n(self) -> int:
-        """Number of items."""
-        return self._state.n
-
-    @property
-    def alpha(self) -> float:
-        """Restart parameter of diffusion."""
-        return self._state.alpha
-
-    @property
-    def gamma(self) -> float:
-        """Exponent of the similarities."""
-        return self._state.gamma
-
-    @property
-    def backend(self) -> Backend:
-        """Where the arrays are and where queries are answered."""
-        return self._state.backend
-
-    @property
-    def dtype(self) -> str:
-        """``"float32"`` or ``"float64"``."""
-        return self._state.dtype
-
-    @property
-    def graph(self) -> Graph:
-        """The graph, with the items in the order of their ids. Made when first asked for."""
-        return self._views.graph()
-
-    @property
-    def basis(self) -> Basis | None:
-        """What the solver deflates, for ``graph``; ``basis.memory`` tells its bytes."""
-        return self._views.basis()
-
-    @property
-    def descriptors(self) -> Array | None:
-        """Unit descriptors (n, d) in the order of the ids; None if it was built without them."""
-        return self._views.descriptors()
-
-    @property
-    def neighbors(self) -> Neighbors | None:
-        """The k-NN lists behind the graph, in the order of the ids; None if they were not kept."""
-        return self._views.neighbors()
-
-    @property
-    def columns(self) -> Columns | None:
-        """What ``precompute`` stored, in the order of the ids."""
-        return self._views.columns()
-
-    @property
-    def memory(self) -> Mapping[str, int]:
-        """Bytes of each part: ``graph``, ``descriptors``, ``neighbors``, ``basis``, ``columns``.
-
-        Without the copies in the order of the ids that were asked for.
-        """
-        return self._state.memory
+    __slots__ = ()
 
     def __repr__(self) -> str:
         return f"DiffusionIndex({self._state.described()})"
@@ -179,6 +107,17 @@ class DiffusionIndex:
         ------
         ConvergenceError
             If ``rtol`` was given and a query missed it; its ``result`` is the ``Ranking``.
+
+        Examples
+        --------
+        >>> import hybrid_gpu as hg
+        >>> items = [[5.0, 0], [5, 1], [4, 1], [0, 5], [1, 5], [1, 4]]
+        >>> index = hg.build_index(items, neighbors=2, alpha=0.9)
+        >>> ranking = index.search([[5.0, 0.2], [0.2, 5]], k=3)
+        >>> ranking
+        Ranking(2 queries, top 3, hybrid)
+        >>> sorted(ranking.ids[0].tolist()), sorted(ranking.ids[1].tolist())
+        ([0, 1, 2], [3, 4, 5])
         """
         request = requested(
             self._state,
@@ -249,6 +188,15 @@ class DiffusionIndex:
         ValueError
             For values that are not of the metric, and for lists that are worst first: distances
             that were taken for similarities.
+
+        Examples
+        --------
+        >>> import hybrid_gpu as hg
+        >>> items = [[5.0, 0], [5, 1], [4, 1], [0, 5], [1, 5], [1, 4]]
+        >>> index = hg.build_index(items, neighbors=2, alpha=0.9)
+        >>> ranking = index.rerank([[4]], [[0.9]], k=3)  # one hit, and what is around it
+        >>> sorted(ranking.ids[0].tolist())
+        [3, 4, 5]
         """
         request = requested(
             self._state,
@@ -295,6 +243,13 @@ class DiffusionIndex:
 
         The other parameters and the result are those of ``search``. An index without descriptors
         knows similarities of an item only to itself: behind what diffusion reaches, ids are -1.
+
+        Examples
+        --------
+        >>> import hybrid_gpu as hg
+        >>> index = hg.build_index([[5.0, 0], [5, 1], [0, 5], [1, 5]], neighbors=1, alpha=0.9)
+        >>> index.search_items([3, 0], k=2).ids.tolist()
+        [[3, 2], [0, 1]]
         """
         request = requested(
             self._state,
@@ -352,6 +307,13 @@ class DiffusionIndex:
             damaged, or if another process is at work on them. Nothing has changed then.
         OSError
             If the disk has no room for the columns, which is told before the work begins.
+
+        Examples
+        --------
+        >>> import hybrid_gpu as hg
+        >>> index = hg.build_index([[5.0, 0], [5, 1], [0, 5], [1, 5]], neighbors=1, alpha=0.9)
+        >>> index.precompute(keep=2).search([[5.0, 2]], k=2, method="precomputed").ids.tolist()
+        [[1, 0]]
         """
         columns = precomputed_columns(
             self._state, keep=keep, rtol=rtol, folder=folder, batch=batch, progress=progress
@@ -373,6 +335,13 @@ class DiffusionIndex:
         Parameters
         ----------
         descriptors : float array of shape (m, d)
+
+        Examples
+        --------
+        >>> import hybrid_gpu as hg
+        >>> index = hg.build_index([[5.0, 0], [5, 1], [0, 5], [1, 5]], neighbors=1, alpha=0.9)
+        >>> index.add([[4.0, 0.1]]).search_items([4], k=2).ids.tolist()
+        [[4, 0]]
         """
         return DiffusionIndex(with_items(self._state, descriptors))
 
@@ -386,14 +355,40 @@ class DiffusionIndex:
         ----------
         ids : int array of shape (m,)
             Items to leave out; repeated ids count once.
+
+        Examples
+        --------
+        >>> import hybrid_gpu as hg
+        >>> index = hg.build_index([[5.0, 0], [5, 1], [0, 5], [1, 5]], neighbors=1, alpha=0.9)
+        >>> index.remove([0, 1]).search_items([0], k=2).ids.tolist()  # they were 2 and 3
+        [[0, 1]]
         """
         return DiffusionIndex(without_items(self._state, ids))
 
     def to(self, backend: str | Backend) -> DiffusionIndex:
-        """The same index on another backend."""
+        """The same index on another backend.
+
+        Examples
+        --------
+        >>> import hybrid_gpu as hg
+        >>> index = hg.build_index([[5.0, 0], [5, 1], [0, 5], [1, 5]], neighbors=1, alpha=0.9)
+        >>> index.to("numpy").backend.name
+        'numpy'
+        """
         state = moved(self._state, backend)
         return self if state is self._state else DiffusionIndex(state)
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the index to a folder; an index that is there already is replaced in one step."""
+        """Write the index to a folder; an index that is there already is replaced in one step.
+
+        Examples
+        --------
+        >>> import tempfile
+        >>> import hybrid_gpu as hg
+        >>> index = hg.build_index([[5.0, 0], [5, 1], [0, 5], [1, 5]], neighbors=1, alpha=0.9)
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     index.save(folder)
+        ...     hg.load_index(folder).n
+        4
+        """
         save_state(self._state, path)

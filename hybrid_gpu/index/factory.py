@@ -100,6 +100,18 @@ def build_index(
     ------
     ValueError, TypeError
         For input that cannot be indexed; the message says what to change.
+
+    Examples
+    --------
+    >>> import hybrid_gpu as hg
+    >>> from hybrid_gpu import datasets
+    >>> digits = datasets.digits()
+    >>> index = hg.build_index(digits.descriptors, neighbors=10, alpha=0.9)
+    >>> index.n, index.basis.kind
+    (1797, 'aggregates')
+    >>> ranking = index.search(digits.descriptors[:2], k=3)
+    >>> digits.labels[ranking.ids].tolist()
+    [[0, 0, 0], [1, 1, 1]]
     """
     device = select_backend(backend, like=descriptors)
     settings = Settings(alpha, gamma, dtype, keep_neighbors)
@@ -149,6 +161,16 @@ def build_index_from_neighbors(
         Needed for ``search`` with query descriptors; ``rerank`` does without.
 
     The other parameters are those of ``build_index``.
+
+    Examples
+    --------
+    Two pairs, each the other's nearest neighbor:
+
+    >>> import hybrid_gpu as hg
+    >>> ids, distances = [[1], [0], [3], [2]], [[0.2], [0.2], [0.3], [0.3]]
+    >>> index = hg.build_index_from_neighbors(ids, distances, metric="l2", alpha=0.9)
+    >>> index.graph
+    Graph(4 items, 2 edges, 2 components, 0 isolated)
     """
     device = select_backend(backend, like=ids)
     settings = Settings(alpha, gamma, dtype, keep_neighbors)
@@ -197,6 +219,17 @@ def build_index_from_graph(
         The exponent of the similarities of queries.
 
     The other parameters are those of ``build_index``.
+
+    Examples
+    --------
+    A path of three items, asked for what is near its end:
+
+    >>> import hybrid_gpu as hg
+    >>> from scipy.sparse import csr_array
+    >>> affinity = csr_array([[0, 1, 0], [1, 0, 2], [0, 2, 0]])
+    >>> index = hg.build_index_from_graph(affinity, alpha=0.5)
+    >>> index.search_items([2], k=3).ids.tolist()
+    [[2, 1, 0]]
     """
     device = select_backend(backend, like=getattr(affinity, "data", None))
     settings = Settings(alpha, gamma, dtype)
@@ -222,6 +255,14 @@ def with_basis(
     """The same index with another basis; the graph is shared.
 
     ``basis`` is one of ``build_index``, or a basis that was made for ``index.graph``.
+
+    Examples
+    --------
+    >>> import hybrid_gpu as hg
+    >>> items = [[5.0, 0], [5, 1], [4, 1], [0, 5], [1, 5], [1, 4]]
+    >>> index = hg.build_index(items, neighbors=2, basis="none", alpha=0.9)
+    >>> hg.with_basis(index, "eigen", rank=2).basis.kind
+    'eigenvectors'
     """
     check_kind(index, "index", DiffusionIndex, "Make one with build_index.")
     choice = BasisChoice(basis, rank, precision, tolerance, sparsity, seed, progress)
@@ -260,5 +301,15 @@ def load_index(
     ------
     IndexFileError
         If there is no index, or it is damaged, cut short, or of a newer format; names the file.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> import hybrid_gpu as hg
+    >>> index = hg.build_index([[5.0, 0], [5, 1], [0, 5], [1, 5]], neighbors=1, alpha=0.9)
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     index.save(folder)
+    ...     hg.load_index(folder).search([[5.0, 0.2]], k=2).ids.tolist()
+    [[0, 1]]
     """
     return DiffusionIndex(load_state(path, verify, backend))

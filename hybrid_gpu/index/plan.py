@@ -109,7 +109,15 @@ class Estimate:
 def estimate_precompute(
     index: DiffusionIndex, *, keep: int = 1000, rtol: float = 1e-3, batch: int | None = None
 ) -> Estimate:
-    """What ``index.precompute`` will take, by the time of one batch."""
+    """What ``index.precompute`` will take, by the time of one batch.
+
+    Examples
+    --------
+    >>> import hybrid_gpu as hg
+    >>> index = hg.build_index([[5.0, 0], [5, 1], [0, 5], [1, 5]], neighbors=1, alpha=0.9)
+    >>> hg.estimate_precompute(index, keep=2).bytes  # an id and a score, two for each of four
+    64
+    """
     check_kind(index, "index", DiffusionIndex, "Make one with build_index.")
     keep = check_count(keep, "keep", high=index.n)
     width = batch_width(index.state, batch, index.n)
@@ -155,6 +163,15 @@ def predicted_bytes(
         Groups that a group couples to, on average.
     batch
         Queries solved side by side.
+
+    Examples
+    --------
+    A million descriptors of 128 numbers, in gigabytes:
+
+    >>> import hybrid_gpu as hg
+    >>> parts = hg.predicted_bytes(1_000_000, dimensions=128, neighbors=20, groups=2000)
+    >>> {part: round(parts[part] / 1e9, 2) for part in ("graph", "descriptors", "basis")}
+    {'graph': 0.23, 'descriptors': 0.51, 'basis': 0.11}
     """
     value = np.dtype(check_dtype(dtype)).itemsize
     count = check_count(n, "n", high=_MOST)
@@ -212,6 +229,15 @@ def plan(
     -------
     Plan
         Print it for a table.
+
+    Examples
+    --------
+    >>> import hybrid_gpu as hg
+    >>> items = [[5.0, 0], [5, 1], [4, 1], [0, 5], [1, 5], [1, 4]]
+    >>> index = hg.build_index(items, neighbors=2, alpha=0.9)
+    >>> found = hg.plan(index, k=2, queries=4, eigenvectors=())
+    >>> found.best.basis, found.best.agreement
+    ('none', 1.0)
     """
     check_kind(index, "index", (DiffusionIndex, Graph), "Make one with build_index.")
     seed = check_count(seed, "seed", low=0)

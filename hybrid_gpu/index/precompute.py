@@ -31,13 +31,7 @@ from hybrid_gpu.files.stored_arrays import (
     read_json,
     write_head,
 )
-from hybrid_gpu.files.writing import (
-    put_in_place,
-    reserve_space,
-    sync_file,
-    write_all,
-    write_synced,
-)
+from hybrid_gpu.files.writing import replacing, reserve_space, sync_file, write_all
 from hybrid_gpu.index.packing import graph_checksum
 from hybrid_gpu.index.search import batch_width, search_own_items
 from hybrid_gpu.progress import Progress
@@ -297,12 +291,8 @@ def _read_state(folder: Path) -> dict[str, Any]:
 def _write_state(folder: Path, state: dict[str, Any]) -> None:
     content = {**state, "checksum": checksum(json.dumps(state, sort_keys=True).encode())}
     temporary = folder / f"{_STATE}.{state['mark']}.tmp"
-    try:
-        write_synced(temporary, json.dumps(content).encode())
-        put_in_place(temporary, folder / _STATE)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
+    with replacing(folder / _STATE, temporary=temporary, sync=True) as file:
+        file.write(json.dumps(content).encode())
 
 
 def _damaged(path: Path, reason: str) -> IndexFileError:

@@ -36,7 +36,7 @@ from hybrid_gpu.files.stored_arrays import (
     read_json,
     write_array,
 )
-from hybrid_gpu.files.writing import put_in_place, sync_folder, write_synced
+from hybrid_gpu.files.writing import replacing, sync_folder
 from hybrid_gpu.index.file_checks import check_arrays, check_parameters, check_section
 from hybrid_gpu.index.packing import INVERSE, Packed, Section, in_memory_order, packed, unpacked
 from hybrid_gpu.ranking.state import IndexState
@@ -107,12 +107,12 @@ def _write(parts: Packed, folder: Path, mark: str) -> None:
     # What could not be read again must not take the place of what can.
     content = json.dumps(header, indent=2, allow_nan=False)
     _check_header(json.loads(content), folder)
-    temporary = folder / f"{HEADER}.{mark}.tmp"
-    write_synced(temporary, content.encode())
     # The arrays' names are on disk before the header that names them, and the header before the
     # old arrays go.
     sync_folder(folder)
-    put_in_place(temporary, folder / HEADER)
+    temporary = folder / f"{HEADER}.{mark}.tmp"
+    with replacing(folder / HEADER, temporary=temporary, sync=True) as file:
+        file.write(content.encode())
 
 
 def load_state(path: str | os.PathLike[str], verify: bool, backend: str | Backend) -> IndexState:

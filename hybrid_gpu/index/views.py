@@ -1,8 +1,10 @@
-"""The parts of an index as users number them: each made when first asked for, and kept."""
+"""What an index shows of itself: its parts, as users number them."""
 
 from __future__ import annotations
 
-from hybrid_gpu.backends import Array
+from collections.abc import Mapping
+
+from hybrid_gpu.backends import Array, Backend
 from hybrid_gpu.backends.threads import Kept
 from hybrid_gpu.diffusion.basis import Basis
 from hybrid_gpu.graph.affinity import Graph, renumbered
@@ -11,31 +13,71 @@ from hybrid_gpu.ranking.columns import Columns
 from hybrid_gpu.ranking.state import IndexState
 
 
-class Views:
-    """The parts of a state in the order of the user's ids; they fit together as the state's do."""
+class IndexViews:
+    """The parts of a state in the order of the user's ids; they fit together as the state's do.
+
+    Arrays are made when they are first asked for, and kept.
+    """
+
+    __slots__ = ("_basis", "_columns", "_descriptors", "_graph", "_neighbors", "_state")
 
     def __init__(self, state: IndexState) -> None:
-        self._state, self._back = state, state.numbering.inverse
+        self._state = state
         self._graph: Kept[None, Graph] = Kept(1)
         self._basis: Kept[None, Basis] = Kept(1)
         self._descriptors: Kept[None, Array] = Kept(1)
         self._neighbors: Kept[None, Neighbors] = Kept(1)
         self._columns: Kept[None, Columns] = Kept(1)
 
-    def graph(self) -> Graph:
-        """The graph."""
-        state = self._state
-        return self._graph.get(None, lambda: renumbered(state.graph, self._back, state.backend))
+    @property
+    def state(self) -> IndexState:
+        """All parts in the memory order; for those who extend the library."""
+        return self._state
 
+    @property
+    def n(self) -> int:
+        """Number of items."""
+        return self._state.n
+
+    @property
+    def alpha(self) -> float:
+        """Restart parameter of diffusion."""
+        return self._state.alpha
+
+    @property
+    def gamma(self) -> float:
+        """Exponent of the similarities."""
+        return self._state.gamma
+
+    @property
+    def backend(self) -> Backend:
+        """Where the arrays are and where queries are answered."""
+        return self._state.backend
+
+    @property
+    def dtype(self) -> str:
+        """``"float32"`` or ``"float64"``."""
+        return self._state.dtype
+
+    @property
+    def graph(self) -> Graph:
+        """The graph, with the items in the order of their ids. Made when first asked for."""
+        state = self._state
+        return self._graph.get(
+            None, lambda: renumbered(state.graph, state.numbering.inverse, state.backend)
+        )
+
+    @property
     def basis(self) -> Basis | None:
-        """The basis, for this very graph."""
-        basis = self._state.basis
+        """What the solver deflates, for ``graph``; ``basis.memory`` tells its bytes."""
+        basis, back = self._state.basis, self._state.numbering.inverse
         if basis is None:
             return None
-        return self._basis.get(None, lambda: basis.renumbered(self.graph(), self._back))
+        return self._basis.get(None, lambda: basis.renumbered(self.graph, back))
 
+    @property
     def descriptors(self) -> Array | None:
-        """Unit descriptors (n, d)."""
+        """Unit descriptors (n, d) in the order of the ids; None if it was built without them."""
         state, take = self._state, self._state.backend.xp.take
         if state.descriptors is None:
             return None
@@ -43,16 +85,30 @@ class Views:
             None, lambda: take(state.descriptors, state.numbering.places, axis=0)
         )
 
+    @property
     def neighbors(self) -> Neighbors | None:
-        """The k-NN lists."""
-        lists = self._state.neighbors
+        """The k-NN lists behind the graph, in the order of the ids; None if they were not kept."""
+        state, lists = self._state, self._state.neighbors
         if lists is None:
             return None
-        return self._neighbors.get(None, lambda: lists.renumbered(self._back, self._state.backend))
+        return self._neighbors.get(
+            None, lambda: lists.renumbered(state.numbering.inverse, state.backend)
+        )
 
+    @property
     def columns(self) -> Columns | None:
-        """The stored columns."""
-        columns = self._state.columns
+        """What ``precompute`` stored, in the order of the ids."""
+        state, columns = self._state, self._state.columns
         if columns is None:
             return None
-        return self._columns.get(None, lambda: columns.renumbered(self._back, self._state.backend))
+        return self._columns.get(
+            None, lambda: columns.renumbered(state.numbering.inverse, state.backend)
+        )
+
+    @property
+    def memory(self) -> Mapping[str, int]:
+        """Bytes of each part: ``graph``, ``descriptors``, ``neighbors``, ``basis``, ``columns``.
+
+        Without the copies in the order of the ids that were asked for.
+        """
+        return self._state.memory

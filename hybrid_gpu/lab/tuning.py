@@ -248,6 +248,17 @@ def tune(
     ------
     ValueError
         If there are both labels and lists, or too few queries with a relevant item.
+
+    Examples
+    --------
+    >>> import hybrid_gpu as hg
+    >>> from hybrid_gpu import datasets
+    >>> digits = datasets.digits()
+    >>> x, labels = digits.descriptors[:300], digits.labels[:300]
+    >>> tuning = hg.tune(x, labels, neighbors=(10,), gammas=(), alphas=())
+    >>> tuning.best.method
+    'hybrid'
+    >>> index = hg.build_index(x, **tuning.best.build)
     """
     device = select_backend(backend, like=descriptors)
     check_engine(knn)

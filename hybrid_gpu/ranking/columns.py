@@ -58,9 +58,8 @@ class Columns:
         xp, n = backend.xp, self.ids.shape[0]
         # Columns of a file that was opened without verify are not looked at before.
         known = xp.where(self.ids < n, self.ids, -xp.ones_like(self.ids))
-        ids = numbering.to_places(xp.take(known, numbering.order, axis=0), xp)
         scores = xp.take(self.scores, numbering.order, axis=0)
-        return Columns(xp.astype(ids, self.ids.dtype), scores, self.alpha)
+        return Columns(numbering.moved_lists(known, backend), scores, self.alpha)
 
     def __repr__(self) -> str:
         return f"Columns({self.keep} entries for each of {self.ids.shape[0]} items)"

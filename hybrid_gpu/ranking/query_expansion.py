@@ -35,6 +35,14 @@ class Expansion:
     alpha : float
         Exponent of their similarities: 0 weighs all of them alike (average query expansion), and
         the larger it is, the less the far ones count. Not the alpha of diffusion.
+
+    Examples
+    --------
+    >>> import hybrid_gpu as hg
+    >>> index = hg.build_index([[5.0, 0], [5, 1], [0, 5], [1, 5]], neighbors=1, alpha=0.9)
+    >>> few = hg.Expansion(neighbors=1)
+    >>> index.search([[5.0, 2]], k=2, method="alpha-qe", expansion=few).ids.tolist()
+    [[1, 0]]
     """
 
     neighbors: int = 10
@@ -75,6 +83,14 @@ def augment_database(
     -------
     float array of shape (n, d)
         On the backend's device.
+
+    Examples
+    --------
+    >>> import hybrid_gpu as hg
+    >>> pair = hg.augment_database([[1.0, 0], [3, 4]], expansion=hg.Expansion(neighbors=1, alpha=0))
+    >>> print(pair.round(3))
+    [[0.894 0.447]
+     [0.894 0.447]]
     """
     device = select_backend(backend, like=descriptors)
     dtype = check_dtype(dtype)

@@ -114,6 +114,14 @@ def top_items(
     ------
     HybridGpuError
         If there is a NaN among the best scores.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import hybrid_gpu as hg
+    >>> best = hg.top_items(np.array([[0.1], [0.7], [0.2]]), k=2)
+    >>> best.ids.tolist(), best.scores.tolist()
+    ([[1, 2]], [[0.7, 0.2]])
     """
     device = select_backend(backend, like=scores)
     floats = dtype_name(getattr(scores, "dtype", None)) in DTYPES and not hasattr(scores, "tocsr")

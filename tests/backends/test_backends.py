@@ -11,7 +11,7 @@ from conftest import two_cliques
 from strict_backend import StrictBackend
 
 import hybrid_gpu as hg
-from hybrid_gpu.backends import numpy_backend
+from hybrid_gpu.backends import numpy_backend, protocol
 from hybrid_gpu.backends.generic import GenericBackend
 from hybrid_gpu.backends.numpy_backend import NumpyBackend, _balanced_bounds
 from hybrid_gpu.backends.protocol import Backend
@@ -378,9 +378,10 @@ def test_small_arrays_are_one_tile_and_large_ones_several():
     assert np.array_equal(covered, np.arange(400_000))
 
 
-# The second is cut by rows, the third by columns; solvers give transposed views.
+# The second is cut by rows, the third by columns, the fourth inside; solvers give transposed views.
 @pytest.mark.parametrize(
-    "shape", [(1, 1, 1), (900, 300, 170), (20, 300, 7000), (0, 4, 3), (3, 0, 2)]
+    "shape",
+    [(1, 1, 1), (900, 300, 170), (20, 300, 7000), (70, 9001, 60), (0, 4, 3), (3, 0, 2), (0, 9, 0)],
 )
 def test_matmul_is_the_dense_product(backend, rng, dtype, tolerance, shape):
     n, p, m = shape
@@ -406,6 +407,29 @@ def test_mutual_edges_do_not_depend_on_tiles(backend, rng, monkeypatch):
     monkeypatch.setattr(numpy_backend, "_LIST_ENTRIES", 64)
     for one, other in zip(whole, edges(), strict=True):
         np.testing.assert_array_equal(one, other, strict=True)
+
+
+@pytest.mark.parametrize("k", [0, 1, 9])
+@pytest.mark.parametrize("kind", ["int32", "int64"])
+def test_moved_lists_do_not_depend_on_tiles(backend, rng, monkeypatch, k, kind):
+    ids, order = rng.integers(-1, 60, (60, k)).astype(kind), rng.permutation(60)
+    numbering = numbering_of(order, backend)
+    places = np.append(np.argsort(order), -1)  # the last is for -1
+    for entries in (64, 1 << 16, 4):
+        monkeypatch.setattr(protocol, "_LIST_ENTRIES", entries)
+        moved = backend.to_numpy(numbering.moved_lists(backend.asarray(ids), backend))
+        np.testing.assert_array_equal(moved, places[ids[order]])
+        assert moved.dtype == kind
+
+
+def test_parts_of_a_sparse_matrix_are_views_of_it(rng):
+    dense = rng.random((5 * numpy_backend._TILE_ROWS, 4))
+    matrix = csr_of(NumpyBackend(), dense)
+    assert len(matrix.tiles) == 5
+    for start, part in (*matrix.blocks, *matrix.tiles):
+        assert np.shares_memory(part.data, matrix.data)
+        assert np.shares_memory(part.indices, matrix.indices)
+        np.testing.assert_array_equal(part.toarray(), dense[start : start + part.shape[0]])
 
 
 @pytest.mark.parametrize("k", [1, 5, 29, 30])

@@ -13,6 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 
+import hybrid_gpu as hg
 from hybrid_gpu.backends import threads
 from hybrid_gpu.backends.numpy_backend import NumpyBackend
 from hybrid_gpu.backends.threads import Kept
@@ -235,7 +236,8 @@ def test_ctrl_c_while_blas_is_held_gives_it_back(two_blas_threads):
 
 
 @pytest.mark.parametrize(
-    ("n", "p", "m"), [(1, 64, 40_000), (1500, 1500, 16), (3, 40, 30_000), (2000, 300, 129)]
+    ("n", "p", "m"),
+    [(1, 64, 40_000), (1500, 1500, 16), (3, 40, 30_000), (2000, 300, 129), (100, 20_000, 60)],
 )
 def test_products_have_the_same_bits_on_any_number_of_threads(monkeypatch, n, p, m):
     rng = np.random.default_rng(13)
@@ -265,6 +267,28 @@ def test_products_start_no_threads_of_blas(two_blas_threads, monkeypatch):
     NumpyBackend().matmul(ones, ones)
     assert len(seen) > 1
     assert all(set(one) <= {1} for one in seen)
+
+
+def test_eigensolver_starts_no_threads_of_blas(two_blas_threads, monkeypatch):
+    seen = []
+
+    def watch(owner, name):
+        whole = getattr(owner, name)
+
+        def watched(*arguments, **options):
+            seen.append((name, *blas_threads()))
+            return whole(*arguments, **options)
+
+        monkeypatch.setattr(owner, name, watched)
+
+    watch(np, "matmul")
+    watch(np.linalg, "eigh")
+    vectors = np.random.default_rng(5).standard_normal((1000, 4)).astype("float32")
+    graph = hg.reciprocal_graph(hg.nearest_neighbors(vectors, k=10, knn="exact", backend="numpy"))
+    hg.leading_eigenpairs(graph, rank=20, backend="numpy")  # of a block
+    hg.leading_eigenpairs(graph, rank=400, backend="numpy")  # of all
+    assert {name for name, *_ in seen} == {"matmul", "eigh"}
+    assert all(set(counts) <= {1} for _, *counts in seen)
 
 
 @pytest.mark.parametrize("call", [1, 2, 3, 4])

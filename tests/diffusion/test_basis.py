@@ -5,6 +5,7 @@ from conftest import dense, path, random_affinity, two_cliques
 
 import hybrid_gpu as hg
 from hybrid_gpu import reference
+from hybrid_gpu.diffusion import aggregate_basis, coarse_inverse
 from hybrid_gpu.diffusion import galerkin_basis as module
 
 
@@ -221,6 +222,35 @@ def test_more_vectors_than_a_block_are_coupled_alike(backend, rng, monkeypatch):
     vectors = rng.standard_normal((60, 5))
     basis = hg.given_basis(graph, vectors, backend=backend)
     check_operations(backend, basis, graph, vectors, rng, "float64", 1e-8)
+
+
+def test_groups_couple_alike_however_many_rows_are_added_up_at_a_time(backend, rng, monkeypatch):
+    graph, labels = graph_of(backend, rng, "float32"), rng.integers(-1, 6, 60)
+
+    def parts():
+        basis = hg.aggregate_basis(graph, labels, backend=backend)
+        matrices = (basis.spread, basis.coupling)
+        arrays = [(one.data, one.indices, one.indptr) for one in matrices]
+        return [backend.to_numpy(array) for three in arrays for array in three]
+
+    whole = parts()
+    for rows in (1, 7, 30):
+        monkeypatch.setattr(aggregate_basis, "_ROWS", rows)
+        for one, other in zip(whole, parts(), strict=True):
+            np.testing.assert_array_equal(one, other, strict=True)
+
+
+def test_inverse_of_groups_needs_less_room_than_that_of_other_vectors(backend, rng, monkeypatch):
+    graph = graph_of(backend, rng)
+    groups = hg.aggregate_basis(graph, rng.integers(0, 6, 60), backend=backend)
+    others = hg.given_basis(graph, rng.standard_normal((60, 6)), backend=backend)
+    for basis, arrays in ((groups, 2), (others, 6)):
+        room = arrays * 8 * basis.coupling.shape[0] ** 2
+        monkeypatch.setattr(coarse_inverse, "available_host_bytes", lambda room=room: room - 1)
+        with pytest.raises(MemoryError, match="to invert the system"):
+            basis.coarse_inverse(0.9)
+        monkeypatch.setattr(coarse_inverse, "available_host_bytes", lambda room=room: room)
+        assert basis.coarse_inverse(0.9).together.shape == basis.coupling.shape
 
 
 def test_memory_of_groups_counts_every_array_and_the_inverse(backend, rng):

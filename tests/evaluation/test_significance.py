@@ -93,6 +93,16 @@ def test_bounds_are_corrected_as_by_hand(values, means, confidence):
     assert found.tolist() == pytest.approx(levels_by_hand(values, means, confidence))
 
 
+@pytest.mark.parametrize("values", [[0.0, 0.3, 0.6], [-0.3, -0.6, -0.9]])
+def test_means_that_differ_by_rounding_only_are_ties(values):
+    mean = np.mean(values)
+    means = np.array([mean, 0.1, -0.8, mean, mean])
+    rounded = np.array([np.nextafter(mean, -1), 0.1, -0.8, mean, np.nextafter(mean, -1)])
+    expected = significance._corrected_levels(np.array(values), means, 0.95)
+    found = significance._corrected_levels(np.array(values), rounded, 0.95)
+    assert found.tolist() == expected.tolist()
+
+
 def test_bias_is_finite_where_all_draws_lie_on_one_side():
     values = np.array([0.0, 1.0])
     for means in (np.full(100, 0.25), np.full(100, 0.75)):
@@ -111,6 +121,16 @@ def test_intervals_scale_with_the_values():
         scaled = sorted(bounds(evaluation.bootstrap(scale * values, seed=4)))
         expected = sorted(scale * bound for bound in bounds(plain))
         assert scaled == pytest.approx(expected, rel=1e-9, abs=0)
+
+
+@pytest.mark.parametrize("m", [12, 30])  # by all flips, and by random ones
+def test_p_values_do_not_depend_on_the_scale_of_the_values(m):
+    rng = np.random.default_rng(6)
+    a, b = rng.random(m), rng.random(m)
+    plain = evaluation.compare(a, b).p_value
+    assert 0.01 < plain < 1
+    for scale in (2.0**-60, 2.0**60):
+        assert evaluation.compare(scale * a, scale * b).p_value == plain
 
 
 @pytest.mark.parametrize(("samples", "m"), [(100, 7), (2000, 3000), (101, 10**7)])

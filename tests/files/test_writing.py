@@ -7,7 +7,7 @@ import os
 import pytest
 
 from hybrid_gpu.files import writing
-from hybrid_gpu.files.writing import replace_files, replacing, reserve_space, write_synced
+from hybrid_gpu.files.writing import replace_files, replacing, reserve_space
 
 
 def _contents(folder):
@@ -92,13 +92,6 @@ def test_content_is_on_disk_before_the_name_and_the_name_before_the_end(tmp_path
     with replacing(tmp_path / "a.txt", sync=True):
         pass
     assert calls == ["content", "name", tmp_path]
-
-
-def test_synced_file_takes_the_place_of_a_link_and_not_of_what_it_leads_to(tmp_path):
-    (tmp_path / "mine").write_bytes(b"mine")
-    (tmp_path / "file").symlink_to(tmp_path / "mine")
-    write_synced(tmp_path / "file", b"new")
-    assert _contents(tmp_path) == {"mine": b"mine", "file": b"new"}
 
 
 @pytest.mark.parametrize("fallocate", [True, False])

@@ -1,5 +1,7 @@
 """What an index is built from, and the choices that are made for the user."""
 
+import tracemalloc
+
 import numpy as np
 import pytest
 import scipy.sparse as sparse
@@ -123,3 +125,19 @@ def test_lists_of_the_caller_s_may_change_afterwards(backend, rng):
     similarities[:] = 0
     ids[:] = 0
     assert index.remove([0]).graph.edges == edges > 0
+
+
+def test_index_takes_what_it_tells_and_its_build_less_than_three_times_that():
+    vectors = clustered_vectors(np.random.default_rng(5), n=9000, d=16, clusters=90)
+    lists = hg.nearest_neighbors(vectors.astype("float32"), k=20, knn="exact", backend="numpy")
+    build = hg.build_index_from_neighbors
+    build(lists.ids, lists.similarities, backend="numpy")  # what is imported late is there
+    tracemalloc.start()
+    try:
+        index = build(lists.ids, lists.similarities, backend="numpy")
+        kept, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    told = sum(index.memory.values())
+    assert kept < 1.2 * told
+    assert peak < 3 * told

@@ -9,7 +9,7 @@ from strict_backend import StrictBackend
 
 import hybrid_gpu as hg
 from hybrid_gpu import reference
-from hybrid_gpu.diffusion import basis
+from hybrid_gpu.diffusion import coarse_inverse
 from hybrid_gpu.diffusion.galerkin_basis import GalerkinBasis
 
 
@@ -561,7 +561,7 @@ def test_a_search_takes_at_most_half_of_the_memory(backend, monkeypatch, options
 def test_an_inverse_that_cannot_fit_into_memory_is_refused(backend, monkeypatch):
     vectors = np.random.default_rng(9).standard_normal((80, 3))
     index = hg.build_index(vectors, neighbors=10, rank=8, backend=backend)
-    monkeypatch.setattr(basis, "available_host_bytes", lambda: 200)
+    monkeypatch.setattr(coarse_inverse, "available_host_bytes", lambda: 200)
     assert index.search(vectors[:2], k=3).ids.shape == (2, 3)  # it is there already
     with pytest.raises(MemoryError, match="not enough memory"):
         index.search(vectors[:2], k=3, filter=hg.PageRank(0.8))

@@ -8,6 +8,7 @@ import pytest
 from conftest import clustered_vectors
 
 import hybrid_gpu as hg
+from hybrid_gpu.files import writing
 from hybrid_gpu.files.folder_lock import LOCK
 from hybrid_gpu.index import precompute as module
 from hybrid_gpu.index.precompute import remove_columns
@@ -250,14 +251,14 @@ def test_copy_without_hidden_files_can_be_killed_and_gone_on_with_too(
     plain, half_done, tmp_path, monkeypatch
 ):
     (half_done / LOCK).unlink()
-    real = module.put_in_place
+    real = writing._rename
 
     def copy_first(*arguments):
         if not (tmp_path / "killed").exists():
             shutil.copytree(half_done, tmp_path / "killed")
         return real(*arguments)
 
-    monkeypatch.setattr(module, "put_in_place", copy_first)
+    monkeypatch.setattr(writing, "_rename", copy_first)
     plain.precompute(keep=9, folder=half_done, batch=10)
     monkeypatch.undo()
     assert len(contents(tmp_path / "killed")) == 5  # the state is there twice
@@ -265,19 +266,28 @@ def test_copy_without_hidden_files_can_be_killed_and_gone_on_with_too(
     assert len(contents(tmp_path / "killed")) == 4
 
 
-@pytest.mark.parametrize("moment", ["reserve_space", "write_synced", "put_in_place", "write_all"])
+@pytest.mark.parametrize(
+    ("place", "moment"),
+    [
+        (module, "reserve_space"),
+        (module, "write_all"),
+        (module, "replacing"),
+        (writing, "sync_file"),
+        (writing, "_rename"),
+    ],
+)
 def test_work_that_is_killed_goes_on_and_gives_the_same_columns(
-    plain, tmp_path, monkeypatch, moment
+    plain, tmp_path, monkeypatch, place, moment
 ):
     killed = []
-    real = getattr(module, moment)
+    real = getattr(place, moment)
 
-    def copy_first(*arguments):
+    def copy_first(*arguments, **options):
         killed.append(tmp_path / f"killed-{len(killed)}")
         shutil.copytree(tmp_path / "columns", killed[-1])
-        return real(*arguments)
+        return real(*arguments, **options)
 
-    monkeypatch.setattr(module, moment, copy_first)
+    monkeypatch.setattr(place, moment, copy_first)
     whole = plain.precompute(keep=9, folder=tmp_path / "columns", batch=20)
     monkeypatch.undo()
     assert killed

@@ -252,7 +252,8 @@ def test_digits_gain_by_forty_labels():
     labels = np.full(inside.size, -1)
     known = rng.choice(inside.size, 60, replace=False)
     labels[known] = data.labels[inside][known]
-    tuning = hg.tune(data.descriptors[inside], labels, backend="numpy", neighbors=(5, 20, 50), gammas=())
+    grid = {"neighbors": (5, 20, 50), "gammas": ()}
+    tuning = hg.tune(data.descriptors[inside], labels, backend="numpy", **grid)
 
     def value(setting):
         index = hg.build_index(data.descriptors[inside], backend="numpy", **setting.build)

@@ -10,6 +10,7 @@ from typing import Any
 from hybrid_gpu.backends import Array, Backend
 from hybrid_gpu.diffusion.basis import Basis
 from hybrid_gpu.diffusion.filters import Filter
+from hybrid_gpu.diffusion.sparsity import Sparsity
 from hybrid_gpu.graph.affinity import Graph
 from hybrid_gpu.graph.neighbors import Neighbors
 from hybrid_gpu.index.packing import moved
@@ -122,7 +123,7 @@ class DiffusionIndex:
         degree_correction: bool = False,
         query_neighbors: int | None = 5,
         shortlist: int | None = None,
-        sparsity: float = 0.99,
+        sparsity: float | Sparsity = 0.99,
         expansion: Expansion | None = None,
         batch: int | None = None,
         progress: Progress | None = None,
@@ -161,7 +162,7 @@ class DiffusionIndex:
         shortlist
             Items that ``truncated`` keeps; 75,000, or all if there are fewer.
         sparsity
-            The fraction of the eigenvectors' entries that ``shybrid`` drops.
+            The fraction of eigenvectors' entries that ``shybrid`` drops, or ``hg.Sparsity``.
         expansion
             The neighbors that ``alpha-qe`` adds to a query; ``Expansion(neighbors=10, alpha=3)``.
         batch
@@ -214,7 +215,7 @@ class DiffusionIndex:
         filter: Filter | Callable[..., Any] | None = None,
         degree_correction: bool = False,
         query_neighbors: int | None = 5,
-        sparsity: float = 0.99,
+        sparsity: float | Sparsity = 0.99,
         expansion: Expansion | None = None,
         batch: int | None = None,
         progress: Progress | None = None,
@@ -281,7 +282,7 @@ class DiffusionIndex:
         filter: Filter | Callable[..., Any] | None = None,
         degree_correction: bool = False,
         shortlist: int | None = None,
-        sparsity: float = 0.99,
+        sparsity: float | Sparsity = 0.99,
         expansion: Expansion | None = None,
         batch: int | None = None,
         progress: Progress | None = None,

@@ -1,0 +1,65 @@
+"""What should fast spectral ranking (FSR) fall back to where its eigenvectors end?
+
+    python bench/spectral_fallbacks.py              # the digits, and Fashion-MNIST if it is there
+    python bench/spectral_fallbacks.py --folder F   # Fashion-MNIST from its four IDX files
+
+The same eigenvectors, alone (``fsr``), mixed with similarity by the norms of their rows (``fsrw``,
+our reading of the paper), and with similarity at the gain of frequency 0 below them
+(``fsr-similarity``, from the paper's theorems), at several ranks and alphas.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from common import record, show
+
+import hybrid_gpu as hg
+from hybrid_gpu import datasets
+from hybrid_gpu.lab.benchmark import Benchmark
+from hybrid_gpu.lab.comparison import quality, with_leading
+
+METHODS = ("nn", "fsr", "fsrw", "fsr-similarity", "hybrid")
+
+
+def benchmarks(folder: Path | None, queries: int, seed: int) -> list[Benchmark]:
+    """The data sets that this machine has."""
+    digits = datasets.split_queries(datasets.digits(), min(queries, 200), seed)
+    found = [datasets.benchmark_of(digits, queries=digits.queries.n, seed=seed)]
+    try:
+        fashion = datasets.fashion_mnist(folder)
+    except FileNotFoundError as missing:
+        print(f"without Fashion-MNIST: {missing}")
+        return found
+    return [*found, datasets.benchmark_of(fashion, queries=queries, seed=seed)]
+
+
+def main(
+    folder: Annotated[Path | None, typer.Option(help="Folder of the four IDX files.")] = None,
+    neighbors: Annotated[int, typer.Option(help="Nearest neighbors of each item.")] = 50,
+    queries: Annotated[int, typer.Option(help="Queries at most.")] = 300,
+    seed: Annotated[int, typer.Option(help="Seed of the sample of queries.")] = 5,
+) -> None:
+    rows: list[dict[str, Any]] = []
+    for benchmark in benchmarks(folder, queries, seed):
+        widest = hg.build_index(
+            benchmark.descriptors, neighbors=neighbors, alpha=0.99, basis="eigen", rank=400
+        )
+        for rank in (25, 100, 400):
+            index = with_leading(widest, rank)
+            for alpha in (0.8, 0.9, 0.99):
+                scores = {}
+                for method in METHODS:
+                    ids = index.search(benchmark.queries, k=index.n, method=method, alpha=alpha).ids
+                    scores[method] = quality(benchmark, ids)["mAP"]
+                rows.append({"data": benchmark.name, "rank": rank, "alpha": alpha, **scores})
+                print(rows[-1], flush=True)
+    show("mAP", rows)
+    settings = {"figures": "mAP", "neighbors": neighbors, "queries": f"up to {queries}"}
+    print(record("spectral_fallbacks", settings, rows))
+
+
+if __name__ == "__main__":
+    typer.run(main)

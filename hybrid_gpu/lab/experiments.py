@@ -195,7 +195,13 @@ def _by_index(trials: Mapping[str, Sequence[Trial]]) -> list[Trial]:
     distinct = dict.fromkeys(trial for group in trials.values() for trial in group)
     return sorted(
         distinct,
-        key=lambda trial: (trial.augmented, trial.basis, trial.rank or 0, trial.sparsity or 0),
+        key=lambda trial: (
+            trial.augmented,
+            trial.basis,
+            trial.rank or 0,
+            trial.sparsity or 0,
+            trial.threshold,
+        ),
     )
 
 
@@ -231,7 +237,7 @@ class _Indexes:
         """The index of a trial."""
         key = (trial.augmented, trial.basis, trial.rank)
         if trial.basis == "sparse-eigen":
-            key = (*key, trial.sparsity)  # type: ignore[assignment]
+            key = (*key, trial.dropped)  # type: ignore[assignment]
         if self._kept is None or self._kept[0] != key:
             self._kept = None  # frees the last one before the next is made
             self._kept = (key, self._made(trial))
@@ -258,8 +264,8 @@ class _Indexes:
         leading = with_leading(self._eigen, trial.rank)
         if trial.basis == "eigen":
             return leading
-        assert trial.sparsity is not None
-        basis = leading.state.required_eigenvectors().sparsified(trial.sparsity)
+        vectors = leading.state.required_eigenvectors()
+        basis = vectors.sparsified_for(leading.state.filter, trial.dropped)
         return DiffusionIndex(replace(leading.state, basis=basis))
 
 

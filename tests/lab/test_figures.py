@@ -41,7 +41,8 @@ def test_curves_go_through_what_was_measured():
         assert value == run.measurements[trial].quality["mAP"]
     assert [steps for steps, _ in curves["hybrid-paper"]] == [0, 1, 5]
     assert [steps for steps, _ in curves["temporal"]] == [1, 5, 20]
-    assert len(curves["fsr"]) == len(curves["fsrw"]) == 1
+    assert all(len(curves[name]) == 1 for name in ("fsr", "fsrw", "fsr-similarity"))
+    assert [steps for steps, _ in curves["shybrid"]] == [0, 1, 5]
     assert panel.levels == (("exact", 500.0),)
 
 
@@ -52,10 +53,23 @@ def test_figure_3_has_a_curve_for_each_rank():
     assert max(steps for one in eigen.series for steps, _ in one.points) == 5
 
 
-def test_figure_4_compares_two_uses_of_the_same_sparse_vectors():
-    fourth = named(sections_of(run_of()), "figure-4")
+def test_figure_4_compares_two_uses_of_the_same_sparse_vectors_and_two_thresholds():
+    run = run_of()
+    fourth = named(sections_of(run), "figure-4")
     told = [(row["method"], row["sparsity"]) for row in fourth.rows]
-    assert told == [("shybrid", 0.5), ("shybrid", 0.9), ("hybrid", 0.5), ("hybrid", 0.9)]
+    names = ["shybrid", "shybrid, filtered", "hybrid", "hybrid, filtered"]
+    assert told == [(name, part) for name in names for part in (0.5, 0.9)]
+    for row in fourth.rows:
+        method, _, filtered = row["method"].partition(", ")
+        trial = Trial(
+            method,
+            "eigen" if method == "shybrid" else "sparse-eigen",
+            6,
+            5,
+            sparsity=row["sparsity"],
+            threshold=filtered or "entries",
+        )
+        assert row["mAP"] == run.measurements[trial].quality["mAP"]
 
 
 def test_figure_5_labels_its_points():

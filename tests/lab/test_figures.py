@@ -10,12 +10,12 @@ from hybrid_gpu.lab.figures import introduction_of, sections_of
 @pytest.mark.parametrize("protocol", ["classes", "setups"])
 def test_every_figure_and_table_is_there_with_whole_rows(protocol):
     sections = sections_of(run_of(protocol=protocol))
-    names = [f"figure-{number}" for number in range(1, 6)] + ["table-1", "table-2"]
+    names = ["table-2", *(f"figure-{number}" for number in range(1, 6)), "table-1"]
     assert [part.name for part in sections] == names
     for part in sections:
         assert part.rows
         assert all(row.keys() == part.rows[0].keys() for row in part.rows)
-    assert all(part.panels for part in sections[:5])
+    assert all(part.panels for part in sections[1:6])
 
 
 def test_figure_1_is_the_bound_of_the_paper():
@@ -85,3 +85,17 @@ def test_figure_5_labels_its_points():
 def test_the_introduction_tells_the_sizes():
     told = introduction_of(run_of(distractors=40))
     assert "300 items, 40 of them distractors, 7 queries" in told
+
+
+def test_the_introduction_tells_the_result():
+    run = run_of()
+    values = [
+        one.quality["mAP"]
+        for one in (
+            run.measurements[Trial("nn")],
+            run.exact,
+            run.measurements[Trial("hybrid", "aggregate", run.groups, 5)],
+        )
+    ]
+    told = "mAP: {:.1f} by similarity alone (nn), {:.1f} by exact diffusion, {:.1f} by 5 steps of"
+    assert told.format(*values) in introduction_of(run)

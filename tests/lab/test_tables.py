@@ -1,5 +1,6 @@
 """Tables of the paper, from made-up measurements."""
 
+import json
 from dataclasses import replace
 
 import pytest
@@ -7,6 +8,7 @@ from made_up_runs import named, run_of
 
 import hybrid_gpu as hg
 from hybrid_gpu.lab.comparison import Trial
+from hybrid_gpu.lab.experiments import Run
 from hybrid_gpu.lab.figures import sections_of
 
 
@@ -66,7 +68,7 @@ def test_low_figures_of_fsrw_and_shybrid_are_explained_by_what_was_measured():
     low = with_scores(
         run_of(), **usual, fsrw=42.0, fsr_similarity=51.5, shybrid=30.0, shybridfiltered=55.0
     )
-    text = named(sections_of(low), "table-2").text
+    text = named(sections_of(low), "table-2").notes
     assert "FSRw has a mAP of 42.0, FSR one of 50.0." in text
     assert "similarity alone (nn) has 40.0" in text
     assert "left out: 51.5" in text
@@ -74,7 +76,7 @@ def test_low_figures_of_fsrw_and_shybrid_are_explained_by_what_was_measured():
     assert "weighs them: mAP 55.0" in text
     assert "Beside Table 2 stands why" in named(sections_of(low), "table-1").text
     fair = with_scores(run_of(), **usual, fsrw=49.5, shybrid=59.5)
-    text = named(sections_of(fair), "table-2").text
+    text = named(sections_of(fair), "table-2").notes
     assert "FSRw" not in text
     assert "SHybrid" not in text
     assert "Beside Table 2" not in named(sections_of(fair), "table-1").text
@@ -92,3 +94,25 @@ def test_runs_of_before_a_method_was_there_can_still_be_shown():
     assert {"fsr-similarity", "shybrid, filtered"}.isdisjoint(methods)
     assert {"fsrw", "shybrid"} <= set(methods)
     assert {row["method"] for row in named(sections, "figure-4").rows} == {"shybrid", "hybrid"}
+
+
+def test_components_are_counted_by_their_size():
+    run = replace(run_of(), components=((1, 40), (2, 3), (7, 1), (10, 2), (11, 1), (216, 1)))
+    first, second, *_ = sections_of(run)
+    assert (first.name, second.name) == ("table-2", "components")
+    assert "has 48 components. The largest one holds 216 of 300 items; 40 items are" in second.text
+    assert [tuple(row.values()) for row in second.rows] == [
+        ("1", 40, 40, pytest.approx(40 / 3)),
+        ("2 to 10", 6, 33, pytest.approx(11)),
+        ("11", 1, 11, pytest.approx(11 / 3)),
+        ("216", 1, 216, pytest.approx(72)),
+    ]
+
+
+def test_components_of_a_run_come_back_from_its_json():
+    run = replace(run_of(), components=((1, 40), (260, 1)))
+    plain = json.loads(json.dumps(run.to_json()))
+    assert Run.from_json(plain).components == run.components
+    del plain["components"]  # as runs of before were recorded
+    assert Run.from_json(plain).components == ()
+    assert "components" not in {part.name for part in sections_of(Run.from_json(plain))}

@@ -100,14 +100,17 @@ def components(run: Run) -> Section:
     isolated = sum(count for size, count in run.components if size == 1)
     tens = itertools.groupby(run.components, key=lambda pair: math.ceil(math.log10(pair[0])))
     rows = [_size_row(list(group), items) for _, group in tens]
-    text = (
-        f"The graph of {run.settings.neighbors} reciprocal neighbors has {number:,} components. "
-        f"The largest one holds {largest:,} of {items:,} items; {isolated:,} items are isolated, "
-        "without an edge. Diffusion stays inside the components of the observed items. "
-        "Eigenvectors are those of the largest component: the spectral methods know nothing of "
-        "the other items, the steps of conjugate gradients do. Items that no weight reaches "
-        "come after the others, by their similarity to the query."
-    )
+    graph = f"The graph of {run.settings.neighbors} reciprocal neighbors"
+    text = f"{graph} is connected: one component holds all {items:,} items."
+    if number > 1:
+        text = (
+            f"{graph} has {number:,} components. The largest one holds {largest:,} of {items:,} "
+            f"items; {isolated:,} items are isolated, without an edge. Diffusion stays inside the "
+            "components of the observed items. Eigenvectors are those of the largest component: "
+            "the spectral methods know nothing of the other items, the steps of conjugate "
+            "gradients do. Items that no weight reaches come after the others, by their "
+            "similarity to the query."
+        )
     return Section("components", "Components of the graph", text, tuple(rows))
 
 
@@ -152,20 +155,25 @@ def _why_low(methods: Mapping[str, Measurement], score: str) -> list[str]:
                 f"that are left out: {values['fsr-similarity']:.1f}."
             )
         told.append(text)
-    if values["shybrid"] < values["hybrid-paper"] - _FAR:
+    sparse = [name for name in ("shybrid", "shybrid, filtered") if name in methods]
+    if min(values[name] for name in sparse) < values["hybrid-paper"] - _FAR:
+        trial = methods["shybrid"].trial
+        left = (trial.rank or 0) * (1 - trial.dropped.fraction)
         text = (
-            f"SHybrid has a {score} of {values['shybrid']:.1f}, with whole eigenvectors "
-            f"{values['hybrid-paper']:.1f}. One threshold for all vectors drops the entries of the "
-            "slowest ones first: these are spread over all items, so that each entry is small. "
-            "They are what reaches items far from the query."
+            f"SHybrid keeps {left:.3g} of {trial.rank} entries per item, the largest. The slowest "
+            "eigenvectors lose theirs first: they are spread over all items, so that each entry is "
+            "small; and they are what reaches items far from the query. "
         )
-        filtered = methods.get("shybrid, filtered")
-        if filtered is not None:
+        if len(sparse) > 1:
             text += (
-                f" 'Filtered' compares the entries as the filter weighs them: {score} "
-                f"{filtered.quality[score]:.1f}, and agreement with the exact top 100 "
-                f"{filtered.agreement:.3f} in the place of {methods['shybrid'].agreement:.3f}."
+                "'Filtered' compares the entries as the filter weighs them, and drops those of "
+                "faster vectors first. "
             )
+        figures = (
+            f"{name} {values[name]:.1f} ({methods[name].agreement:.3f})"
+            for name in ("hybrid-paper", *sparse)
+        )
+        text += f"{score}, and agreement with the exact top 100: {', '.join(figures)}."
         told.append(text)
     return told
 

@@ -72,10 +72,17 @@ def test_low_figures_of_fsrw_and_shybrid_are_explained_by_what_was_measured():
     assert "FSRw has a mAP of 42.0, FSR one of 50.0." in text
     assert "similarity alone (nn) has 40.0" in text
     assert "left out: 51.5" in text
-    assert "SHybrid has a mAP of 30.0, with whole eigenvectors 60.0." in text
-    assert "weighs them: mAP 55.0" in text
+    assert "SHybrid keeps 0.6 of 6 entries per item" in text
+    sparse = {
+        threshold: low.measurements[
+            Trial("shybrid", "eigen", 6, 5, sparsity=0.9, threshold=threshold)
+        ].agreement
+        for threshold in ("entries", "filtered")
+    }
+    assert f"shybrid 30.0 ({sparse['entries']:.3f})" in text
+    assert f"shybrid, filtered 55.0 ({sparse['filtered']:.3f})." in text
     assert "Beside Table 2 stands why" in named(sections_of(low), "table-1").text
-    fair = with_scores(run_of(), **usual, fsrw=49.5, shybrid=59.5)
+    fair = with_scores(run_of(), **usual, fsrw=49.5, shybrid=59.5, shybridfiltered=59.5)
     text = named(sections_of(fair), "table-2").notes
     assert "FSRw" not in text
     assert "SHybrid" not in text
@@ -94,6 +101,12 @@ def test_runs_of_before_a_method_was_there_can_still_be_shown():
     assert {"fsr-similarity", "shybrid, filtered"}.isdisjoint(methods)
     assert {"fsrw", "shybrid"} <= set(methods)
     assert {row["method"] for row in named(sections, "figure-4").rows} == {"shybrid", "hybrid"}
+    low = replace(
+        run, measurements=with_scores(replace(run, measurements=old), shybrid=-5.0).measurements
+    )
+    notes = named(sections_of(low), "table-2").notes
+    assert "shybrid -5.0" in notes
+    assert "filtered" not in notes.lower()
 
 
 def test_components_are_counted_by_their_size():
@@ -107,6 +120,12 @@ def test_components_are_counted_by_their_size():
         ("11", 1, 11, pytest.approx(11 / 3)),
         ("216", 1, 216, pytest.approx(72)),
     ]
+
+
+def test_a_connected_graph_is_called_so():
+    part = named(sections_of(replace(run_of(), components=((300, 1),))), "components")
+    assert part.text.endswith("is connected: one component holds all 300 items.")
+    assert [row["components"] for row in part.rows] == [1]
 
 
 def test_components_of_a_run_come_back_from_its_json():

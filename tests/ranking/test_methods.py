@@ -260,6 +260,34 @@ def test_similarity_below_fsr_scores_what_was_found_outside_the_largest_componen
     assert by_item(below)[0, 14] == pytest.approx(0.2 * 0.9**3, rel=1e-5)
 
 
+def test_similarities_must_keep_their_smooth_part():
+    from hybrid_gpu import datasets, evaluation
+
+    split = datasets.split_queries(datasets.digits(), 60, seed=5)
+    vectors, queries = split.database.descriptors, split.queries.descriptors
+    index = hg.build_index(vectors, neighbors=10, alpha=0.8, basis="eigen", rank=25)
+    basis = index.basis
+    similarity = reference.unit(queries) @ reference.unit(vectors).T
+    values, eigenvectors = np.asarray(basis.eigenvalues), np.asarray(basis.vectors)
+
+    def quality(scores):
+        ids = np.argsort(-scores, axis=1, kind="stable")
+        return evaluation.mean_average_precision(ids, split.database.labels, split.queries.labels)
+
+    observed = np.stack([reference.observation(line) for line in similarity])
+    powered = np.maximum(similarity, 0) ** 3
+    spectral = (reference.transfer(values, 0.8) * (observed @ eigenvectors)) @ eigenvectors.T
+    rough = powered - (powered @ eigenvectors) @ eigenvectors.T
+    taken_away = quality(spectral + 0.2 * rough)
+    kept = np.stack(
+        [
+            reference.spectral_on_similarity(values, eigenvectors, y, line, 0.8)
+            for y, line in zip(observed, similarity, strict=True)
+        ]
+    )
+    assert taken_away < quality(similarity) - 0.1 < quality(kept) - 0.1
+
+
 def test_digits_rank_better_after_diffusion():
     from hybrid_gpu import datasets, evaluation
 

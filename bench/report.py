@@ -74,8 +74,9 @@ def render(run: dict[str, Any], options: dict[str, str]) -> str:
 
 
 def script(question: str) -> str:
-    """The script that answers a question; one that answers several is named before the ``_``."""
-    names = (f"{question}.py", f"{question.split('_')[0]}.py")
+    """The script that answers a question; one that answers several has the first words."""
+    words = question.split("_")
+    names = ["_".join(words[:count]) + ".py" for count in range(len(words), 0, -1)]
     return next(name for name in names if (Path(__file__).parent / name).is_file())
 
 

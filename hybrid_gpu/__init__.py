@@ -18,6 +18,7 @@ from hybrid_gpu.diffusion.filters import (
 from hybrid_gpu.diffusion.galerkin_basis import GalerkinBasis, given_basis, sparse_eigen_basis
 from hybrid_gpu.diffusion.observation import Observation, observe
 from hybrid_gpu.diffusion.solution import Solution
+from hybrid_gpu.diffusion.sparsity import Sparsity
 from hybrid_gpu.diffusion.spectrum import Spectrum, leading_eigenpairs
 from hybrid_gpu.errors import (
     BackendUnavailableError,
@@ -79,6 +80,7 @@ __all__ = [
     "Report",
     "Setting",
     "Solution",
+    "Sparsity",
     "Spectrum",
     "Tuning",
     "aggregate",

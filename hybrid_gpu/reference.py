@@ -109,6 +109,14 @@ def spectral_weighted(
     return np.asarray(weight * spectral(L1, U1, y, alpha) / (1 - alpha) + (1 - weight) * fallback)
 
 
+def spectral_on_similarity(
+    L1: Vector, U1: Matrix, y: Vector, similarity: Vector, alpha: float, gamma: float = 3.0
+) -> Vector:
+    """Theorem 1 with h_alpha(0) I for h_alpha(S - U1 L1 U1^T), on all similarities for y there."""
+    g = transfer(L1, alpha) - (1 - alpha)
+    return np.asarray(U1 @ (g * (U1.T @ y)) + (1 - alpha) * np.maximum(similarity, 0) ** gamma)
+
+
 def hybrid(S: Any, L1: Vector, U1: Any, y: Vector, alpha: float, steps: int) -> Vector:
     """``x = x^s + x^t``, eqs. (hybrid), (h-spectral), (h-temporal), with the mapping (box)."""
     g = transfer(L1, alpha) - (1 - alpha)
@@ -119,9 +127,10 @@ def hybrid(S: Any, L1: Vector, U1: Any, y: Vector, alpha: float, steps: int) -> 
     return np.asarray(x_spectral + x_temporal)
 
 
-def sparsify(U1: Matrix, sparsity: float = 0.99) -> Any:
-    """U1 with its smallest values set to zero, for SHybrid."""
-    dropped = np.argsort(-np.abs(U1), axis=None, kind="stable")[U1.size - int(sparsity * U1.size) :]
+def sparsify(U1: Matrix, sparsity: float = 0.99, weights: Vector | None = None) -> Any:
+    """U1 with its smallest values set to zero, for SHybrid; or those of U1 times ``weights``."""
+    sizes = np.abs(U1) if weights is None else np.abs(U1 * weights)
+    dropped = np.argsort(-sizes, axis=None, kind="stable")[U1.size - int(sparsity * U1.size) :]
     kept = U1.copy()
     kept.flat[dropped] = 0
     return sparse.csr_array(kept)

@@ -131,8 +131,62 @@ def test_departures_from_the_paper_are_told_as_they_were_measured(bench):
     assert table["fsrw"]["mAP"] < table["fsr"]["mAP"] - 5
     assert table["shybrid"]["mAP"] < table["hybrid-paper"]["mAP"] - 10
     assert table["shybrid"]["P@100"] > table["hybrid-paper"]["P@100"] - 2
+    assert table["nn"]["mAP"] < table["fsr"]["mAP"]
+    for page in ("benchmarks.md", "experiments.md"):
+        assert "eigenvectors, and the vector of eigenvalue 1 has no others" in PROSE[page]
     million = {row["way"]: row for row in report.newest("peers_million")["rows"]}
     assert million["hybrid_gpu hybrid, aggregates, 5 steps"]["agreement@100"] < 0.99
+
+
+def test_fallbacks_of_fsr_are_told_as_they_were_measured(bench):
+    report = bench("report")
+
+    def above(rows, one, other):
+        return sum(row[one] > row[other] for row in rows)
+
+    rows = report.newest("spectral_fallbacks")["rows"]
+    assert {row["data"] for row in rows} == {"digits", "Fashion-MNIST"}
+    assert above(rows, "fsr-similarity", "fsrw") == len(rows) == 18
+    assert above(rows, "fsr", "fsr-similarity") > 9
+    rows = report.newest("spectral_fallbacks_sets")["rows"]
+    poor = [row for row in rows if row["nn"] > row["fsr"]]
+    told = (
+        f"above `fsrw` in {above(rows, 'fsr-similarity', 'fsrw')} of {len(rows)} rows and above "
+        f"FSR in {above(rows, 'fsr-similarity', 'fsr')}; of the {len(poor)} rows in which "
+        f"similarity alone is above FSR, in {above(poor, 'fsr-similarity', 'fsr')}"
+    )
+    assert told in PROSE["paper.md"]
+    assert len({row["data"] for row in rows}) == 9
+
+
+def test_thresholds_of_sparse_eigenvectors_are_told_as_they_were_measured(bench):
+    rows = {
+        (row["data"], row["way"], row["sparsity"], row["threshold"]): row
+        for row in bench("report").newest("sparse_thresholds")["rows"]
+    }
+    for data in ("digits", "Fashion-MNIST"):
+        whole = rows[data, "exact diffusion", None, None]
+        for way in ("shybrid", "hybrid"):
+            plain, filtered = (rows[data, way, 0.99, by] for by in ("entries", "filtered"))
+            assert plain["entries of the slowest vector"] == 0
+            assert filtered["entries of the slowest vector"] > 0
+            assert filtered["agreement@100"] > plain["agreement@100"] + 0.02
+        plain, filtered = (rows[data, "shybrid", 0.9, by]["mAP"] for by in ("entries", "filtered"))
+        assert plain + 3 < filtered < whole["mAP"]
+        for by in ("entries", "filtered"):
+            assert rows[data, "hybrid", 0.9, by]["mAP"] == pytest.approx(whole["mAP"], abs=0.5)
+
+    def gain(data, way):
+        plain, filtered = (rows[data, way, 0.99, by]["mAP"] for by in ("entries", "filtered"))
+        return filtered - plain
+
+    exact = rows["Fashion-MNIST", "exact diffusion", None, None]["mAP"]
+    lost = exact - rows["Fashion-MNIST", "hybrid", 0.99, "entries"]["mAP"]
+    assert gain("Fashion-MNIST", "hybrid") > 0.7 * lost
+    assert 2 < gain("Fashion-MNIST", "shybrid") < 10
+    assert gain("digits", "shybrid") < 0
+    exact = rows["digits", "exact diffusion", None, None]["mAP"]
+    assert min(rows["digits", way, 0.99, "entries"]["mAP"] for way in ("shybrid", "hybrid")) > exact
 
 
 FIGURES = ROOT / "docs" / "figures"

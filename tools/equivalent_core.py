@@ -187,9 +187,10 @@ EQUIVALENT: dict[str, str] = {
     "sparse_eigen_basis: data, rows, columns = xp.take(flat, kept), kept // max(r, 1), kept %"
     " max(r, 1) -> data, rows, columns = xp.take(flat, kept), kept // max(r, 1), kept % "
     "max(r, 0)": ("without vectors there is nothing to divide"),
-    "sparse_eigen_basis: kept = xp.sort(device.top_k(xp.abs(flat)[None, :], count).ids[0, :])"
-    " if r else flat[:0] -> kept = xp.sort(device.top_k(xp.abs(flat)[None, :], count).ids[0, "
-    ":]) if r else flat[:1]": ("without vectors there is no entry to take"),
+    "sparse_eigen_basis: kept = xp.sort(device.top_k(sizes, count).ids[0, :]) if r else "
+    "flat[:0] -> kept = xp.sort(device.top_k(sizes, count).ids[0, :]) if r else flat[:1]": (
+        "without vectors there is no entry to take"
+    ),
     "GalerkinBasis._inverted: check_room_for_inverse(self.coupling.shape[0], "
     "orthonormal=self.gram is None) -> check_room_for_inverse(self.coupling.shape[1], "
     "orthonormal=self.gram is None)": ("the matrix is square"),

@@ -127,24 +127,24 @@ def paper(
             progress=progress,
             backend=backend,
         )
-        facts = _facts(run)
+        sections = sections_of(run)
         if not no_plots and benchmark.image_shape is not None and benchmark.labels is not None:
             index = base_index(benchmark, output / "run", backend=run.backend, progress=progress)
             draw_results(index, benchmark, output / _GRID)
-            facts["first results of some queries"] = _GRID
-        sections = sections_of(run)
+            # On the first page, with the table of the result.
+            sections[0] = replace(sections[0], image=_GRID)
         report = write_report(
             output,
             title=f"The paper's experiments on {benchmark.name}",
             introduction=introduction_of(run),
             sections=sections,
-            facts=facts,
+            facts=_facts(run),
             draw=not no_plots,
         )
     if as_json:
         print_json(report=str(report.html), run=run.to_json())
         return
-    _print_methods(run, sections[-1])
+    _print_methods(run, sections[0])
     typer.echo(f"Report: {report.html}\n{report.markdown.name}, tables and pictures are beside it.")
 
 
@@ -219,7 +219,7 @@ def _facts(run: Run) -> dict[str, str]:
 
 
 def _print_methods(run: Run, methods: Section) -> None:
-    """Print the last table of the report, with the columns that fit into a terminal."""
+    """Print the first table of the report, with the columns that fit into a terminal."""
     facts = run.benchmark
     typer.echo(f"{facts['name']}: {facts['items']:,} items, {facts['queries']:,} queries.")
     scores = [

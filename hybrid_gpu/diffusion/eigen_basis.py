@@ -12,8 +12,10 @@ import numpy as np
 from hybrid_gpu.backends import Array, Backend, SparseMatrix, select_backend
 from hybrid_gpu.backends.protocol import CoarseInverse, Deflated, HostArray, Numbering
 from hybrid_gpu.backends.threads import Kept
-from hybrid_gpu.diffusion.basis import Deflation, inverse_of
+from hybrid_gpu.diffusion.basis import Deflation, host64, inverse_of
+from hybrid_gpu.diffusion.filters import Filter
 from hybrid_gpu.diffusion.galerkin_basis import SparseEigenBasis, sparse_eigen_basis
+from hybrid_gpu.diffusion.sparsity import Sparsity
 from hybrid_gpu.diffusion.spectrum import Spectrum, continued_eigenpairs, moved_vectors
 from hybrid_gpu.graph.affinity import Graph
 from hybrid_gpu.graph.csr import array_bytes
@@ -51,7 +53,7 @@ class EigenBasis:
     items: int
     adjacency: SparseMatrix
     backend: Backend
-    _sparse: Kept[float, SparseEigenBasis] = field(default_factory=lambda: Kept(1))
+    _sparse: Kept[tuple[float, bytes], SparseEigenBasis] = field(default_factory=lambda: Kept(1))
     _norms: Kept[None, Array] = field(default_factory=lambda: Kept(1))
 
     @property
@@ -127,15 +129,28 @@ class EigenBasis:
         """The norm of each item's row (n, 1): how much of it the vectors span. Made once."""
         return self._norms.get(None, self._row_norms)
 
-    def sparsified(self, sparsity: float) -> SparseEigenBasis:
-        """The vectors without their smallest entries; made once and kept."""
+    def sparsified(self, sparsity: float, weights: HostArray | None = None) -> SparseEigenBasis:
+        """The vectors without their smallest entries; made once and kept.
+
+        ``weights`` (r,), if any, multiply the entries of each vector to find the smallest.
+        """
 
         def make() -> SparseEigenBasis:
             return sparse_eigen_basis(
-                self.dense(), self.adjacency, sparsity=sparsity, backend=self.backend
+                self.dense(),
+                self.adjacency,
+                sparsity=sparsity,
+                weights=weights,
+                backend=self.backend,
             )
 
-        return self._sparse.get(sparsity, make)
+        key = b"" if weights is None else np.asarray(weights, dtype=np.float64).tobytes()
+        return self._sparse.get((sparsity, key), make)
+
+    def sparsified_for(self, filter: Filter, sparsity: Sparsity) -> SparseEigenBasis:
+        """The vectors without the entries that matter least to a filter, or the smallest."""
+        weights = sparsity.weights(host64(self.eigenvalues, self.backend), filter)
+        return self.sparsified(sparsity.fraction, weights)
 
     def leading(self, rank: int) -> EigenBasis:
         """The first vectors only; the next eigenvalue is known, so that nothing was missed."""

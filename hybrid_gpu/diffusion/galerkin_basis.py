@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, ClassVar, TypeVar
 
@@ -23,7 +23,7 @@ from hybrid_gpu.diffusion.coarse_inverse import check_room_for_inverse, inverted
 from hybrid_gpu.diffusion.spectrum import continued_eigenpairs, moved_vectors
 from hybrid_gpu.graph.affinity import Graph
 from hybrid_gpu.graph.csr import array_bytes, csr_from_sorted, row_numbers
-from hybrid_gpu.validation import check_kind, check_sparsity, dtype_name, item_bytes
+from hybrid_gpu.validation import check_kind, check_sparsity, dtype_name, item_bytes, shown
 
 # Columns of the basis that are multiplied at a time to find how the basis couples to itself.
 _BLOCK = 256
@@ -51,6 +51,9 @@ class GalerkinBasis:
     alone : array of shape (r - s, 1)
         The diagonal of ``Z^T W Z`` for the other vectors, which couple to nothing else and have
         unit length: those of whole components, where it is 1.
+    weights : array of shape (r,), or None
+        By what the entries of eigenvectors were multiplied to find the smallest of all; None:
+        they were compared as they are.
     """
 
     invariant: ClassVar[bool] = False
@@ -64,6 +67,7 @@ class GalerkinBasis:
     adjacency: SparseMatrix
     backend: Backend
     inverses: Kept[float, CoarseInverse] = field(default_factory=lambda: Kept(_INVERSES))
+    weights: Array | None = None
 
     @property
     def kind(self) -> str:
@@ -110,25 +114,20 @@ class GalerkinBasis:
         if spread is not None:
             spread = _rows_taken(spread, 2 * self.rank, numbering, self.backend)[0]
         # What couples the vectors does not depend on how items are numbered, nor do its inverses.
-        return type(self)(
+        return replace(
+            self,
             vectors=vectors,
             transposed=transposed,
             spread=spread,
-            gram=self.gram,
-            coupling=self.coupling,
-            alone=self.alone,
             adjacency=graph.adjacency,
-            backend=self.backend,
-            inverses=self.inverses,
         )
 
     def carried_over(self, graph: Graph, old_places: HostArray) -> GalerkinBasis:
         return given_basis(graph, self._moved(graph, old_places), backend=self.backend)
 
     def arrays(self) -> Mapping[str, Any]:
-        parts = {
-            name: getattr(self, name) for name in ("vectors", "spread", "gram", "coupling", "alone")
-        }
+        names = ("vectors", "spread", "gram", "coupling", "alone", "weights")
+        parts = {name: getattr(self, name) for name in names}
         if hasattr(self.vectors, "indptr"):  # dense: a view of the vectors
             parts["transposed"] = self.transposed
         return {name: part for name, part in parts.items() if part is not None}
@@ -155,6 +154,7 @@ class GalerkinBasis:
             alone=arrays["alone"],
             adjacency=adjacency,
             backend=backend,
+            weights=arrays.get("weights"),
         )
 
     def _moved(self, graph: Graph, old_places: HostArray) -> HostArray:
@@ -195,7 +195,11 @@ class SparseEigenBasis(GalerkinBasis):
         kept = int(self.vectors.data.shape[0]) / max(1, self.vectors.shape[0] * self.rank)
         spectrum = continued_eigenpairs(graph, self._moved(graph, old_places), self.backend)
         return sparse_eigen_basis(
-            spectrum.eigenvectors, graph.adjacency, sparsity=1 - kept, backend=self.backend
+            spectrum.eigenvectors,
+            graph.adjacency,
+            sparsity=1 - kept,
+            weights=None if self.weights is None else self.weights[: spectrum.rank],
+            backend=self.backend,
         )
 
 
@@ -204,6 +208,7 @@ def sparse_eigen_basis(
     graph: Graph | SparseMatrix,
     *,
     sparsity: float = 0.99,
+    weights: Any = None,
     backend: str | Backend = "auto",
 ) -> SparseEigenBasis:
     """A basis of the largest entries of the eigenvectors.
@@ -217,6 +222,9 @@ def sparse_eigen_basis(
     sparsity
         The fraction of all entries, the smallest ones, that become zero, in [0, 1); 0.99 in the
         paper.
+    weights : float array of shape (r,), optional
+        The entries of each vector are multiplied by its weight to find the smallest; those that
+        stay are not. ``hg.Sparsity(threshold="filtered")`` stands for the roots of g(Lambda_1).
 
     Examples
     --------
@@ -235,13 +243,18 @@ def sparse_eigen_basis(
     sparsity = check_sparsity(sparsity)
     check_vectors_of(eigenvectors, "eigenvectors", adjacency.shape[0])
     n, r = eigenvectors.shape
-    flat = xp.reshape(eigenvectors, (-1,))
+    sizes = xp.abs(eigenvectors)
+    if weights is not None:
+        weights = _checked_weights(weights, r, dtype_name(eigenvectors.dtype), device)
+        sizes = sizes * weights
+    flat, sizes = xp.reshape(eigenvectors, (-1,)), xp.reshape(sizes, (1, -1))
     count = n * r - int(sparsity * (n * r))
-    kept = xp.sort(device.top_k(xp.abs(flat)[None, :], count).ids[0, :]) if r else flat[:0]
+    kept = xp.sort(device.top_k(sizes, count).ids[0, :]) if r else flat[:0]
     kept = xp.astype(kept, xp.int64)
     data, rows, columns = xp.take(flat, kept), kept // max(r, 1), kept % max(r, 1)
     vectors, transposed = both_ways(data, rows, columns, (n, r), device)
-    return _coupled(SparseEigenBasis, vectors, transposed, adjacency, device)
+    made = _coupled(SparseEigenBasis, vectors, transposed, adjacency, device)
+    return made if weights is None else replace(made, weights=weights)
 
 
 def given_basis(graph: Graph, vectors: Any, *, backend: str | Backend = "auto") -> GalerkinBasis:
@@ -294,6 +307,17 @@ def both_ways(
             backend,
         ),
     )
+
+
+def _checked_weights(weights: Any, r: int, dtype: str, backend: Backend) -> Array:
+    """One finite weight for each of r vectors, none negative."""
+    shape = tuple(getattr(weights, "shape", ()))
+    if shape != (r,):
+        raise ValueError(f"weights must be an array of shape ({r},); got {shown(weights)}.")
+    xp, checked = backend.xp, backend.asarray(weights, dtype)
+    if not bool(xp.all(xp.isfinite(checked) & (checked >= 0))):
+        raise ValueError("weights must be finite and not negative; got others.")
+    return checked
 
 
 def _check_values(values: Array, backend: Backend) -> None:

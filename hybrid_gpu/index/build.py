@@ -10,11 +10,12 @@ import numpy as np
 
 from hybrid_gpu.backends import Array, Backend
 from hybrid_gpu.diffusion.aggregate_basis import aggregate_basis
-from hybrid_gpu.diffusion.basis import Basis
+from hybrid_gpu.diffusion.basis import Basis, host64
 from hybrid_gpu.diffusion.eigen_basis import PRECISIONS, eigen_basis
 from hybrid_gpu.diffusion.filters import PageRank
 from hybrid_gpu.diffusion.galerkin_basis import given_basis, sparse_eigen_basis
 from hybrid_gpu.diffusion.solution import check_alpha_resolved
+from hybrid_gpu.diffusion.sparsity import Sparsity, as_sparsity
 from hybrid_gpu.diffusion.spectrum import leading_eigenpairs
 from hybrid_gpu.graph.affinity import (
     Graph,
@@ -40,7 +41,6 @@ from hybrid_gpu.validation import (
     check_dtype,
     check_flag,
     check_positive,
-    check_sparsity,
     check_vectors,
     shown,
 )
@@ -66,7 +66,7 @@ class BasisChoice:
     rank: int | None = None
     precision: str = "float32"
     tolerance: float | None = None
-    sparsity: float = 0.99
+    sparsity: float | Sparsity = 0.99
     seed: int = 0
     progress: Progress | None = None
     share: float = 1.0
@@ -76,7 +76,7 @@ class BasisChoice:
         check_choice(self.precision, "precision", PRECISIONS)
         if self.tolerance is not None:
             check_positive(self.tolerance, "tolerance")
-        check_sparsity(self.sparsity)
+        as_sparsity(self.sparsity)
         if isinstance(self.basis, str):
             check_choice(self.basis, "basis", BASES)
             return
@@ -306,8 +306,13 @@ def _eigenvectors(state: IndexState, choice: BasisChoice) -> Basis | None:
     )
     if choice.basis == "eigen":
         return eigen_basis(spectrum, graph, precision=choice.precision, backend=backend)
+    sparsity = as_sparsity(choice.sparsity)
     return sparse_eigen_basis(
-        spectrum.eigenvectors, graph, sparsity=choice.sparsity, backend=backend
+        spectrum.eigenvectors,
+        graph,
+        sparsity=sparsity.fraction,
+        weights=sparsity.weights(host64(spectrum.eigenvalues, backend), state.filter),
+        backend=backend,
     )
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from hybrid_gpu.backends import Backend
 from hybrid_gpu.diffusion.filters import Filter
+from hybrid_gpu.diffusion.sparsity import Sparsity
 from hybrid_gpu.index.packing import moved
 from hybrid_gpu.index.precompute import precomputed_columns
 from hybrid_gpu.index.search import search_descriptors, search_lists, search_own_items
@@ -50,7 +51,7 @@ class DiffusionIndex(IndexViews):
         degree_correction: bool = False,
         query_neighbors: int | None = 5,
         shortlist: int | None = None,
-        sparsity: float = 0.99,
+        sparsity: float | Sparsity = 0.99,
         expansion: Expansion | None = None,
         batch: int | None = None,
         progress: Progress | None = None,
@@ -89,7 +90,7 @@ class DiffusionIndex(IndexViews):
         shortlist
             Items that ``truncated`` keeps; 75,000, or all if there are fewer.
         sparsity
-            The fraction of the eigenvectors' entries that ``shybrid`` drops.
+            The fraction of eigenvectors' entries that ``shybrid`` drops, or ``hg.Sparsity``.
         expansion
             The neighbors that ``alpha-qe`` adds to a query; ``Expansion(neighbors=10, alpha=3)``.
         batch
@@ -153,7 +154,7 @@ class DiffusionIndex(IndexViews):
         filter: Filter | Callable[..., Any] | None = None,
         degree_correction: bool = False,
         query_neighbors: int | None = 5,
-        sparsity: float = 0.99,
+        sparsity: float | Sparsity = 0.99,
         expansion: Expansion | None = None,
         batch: int | None = None,
         progress: Progress | None = None,
@@ -229,7 +230,7 @@ class DiffusionIndex(IndexViews):
         filter: Filter | Callable[..., Any] | None = None,
         degree_correction: bool = False,
         shortlist: int | None = None,
-        sparsity: float = 0.99,
+        sparsity: float | Sparsity = 0.99,
         expansion: Expansion | None = None,
         batch: int | None = None,
         progress: Progress | None = None,

@@ -9,6 +9,7 @@ from typing import Any
 
 from hybrid_gpu.backends import Backend, select_backend
 from hybrid_gpu.diffusion.filters import DEFAULT_ALPHA
+from hybrid_gpu.diffusion.sparsity import Sparsity
 from hybrid_gpu.graph.affinity import Graph, graph_from_affinity, neighbors_from_lists
 from hybrid_gpu.graph.neighbor_count import best_first, check_neighbors
 from hybrid_gpu.graph.neighbors import check_engine
@@ -42,7 +43,7 @@ def build_index(
     rank: int | None = None,
     precision: str = "float32",
     tolerance: float | None = None,
-    sparsity: float = 0.99,
+    sparsity: float | Sparsity = 0.99,
     knn: str = "auto",
     keep_neighbors: bool = True,
     dtype: str = "float32",
@@ -82,7 +83,8 @@ def build_index(
     tolerance
         The largest residual of an eigenpair; None: 1e-3 in float32, 1e-8 in float64.
     sparsity
-        The fraction of their entries that ``"sparse-eigen"`` drops.
+        The fraction of their entries that ``"sparse-eigen"`` drops, or ``hg.Sparsity``, which
+        also tells how they are compared.
     knn
         How neighbors are found, see ``nearest_neighbors``.
     keep_neighbors
@@ -137,7 +139,7 @@ def build_index_from_neighbors(
     rank: int | None = None,
     precision: str = "float32",
     tolerance: float | None = None,
-    sparsity: float = 0.99,
+    sparsity: float | Sparsity = 0.99,
     keep_neighbors: bool = True,
     dtype: str = "float32",
     seed: int = 0,
@@ -200,7 +202,7 @@ def build_index_from_graph(
     rank: int | None = None,
     precision: str = "float32",
     tolerance: float | None = None,
-    sparsity: float = 0.99,
+    sparsity: float | Sparsity = 0.99,
     dtype: str = "float32",
     seed: int = 0,
     progress: Progress | None = None,
@@ -248,7 +250,7 @@ def with_basis(
     rank: int | None = None,
     precision: str = "float32",
     tolerance: float | None = None,
-    sparsity: float = 0.99,
+    sparsity: float | Sparsity = 0.99,
     seed: int = 0,
     progress: Progress | None = None,
 ) -> DiffusionIndex:

@@ -10,7 +10,7 @@ itself but was not made by this library cannot be told from an index.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -221,6 +221,13 @@ def _check_sparse_vectors(checks: _Checks, n: int, rank: int) -> None:
     _check_alone(checks, 0)
 
 
+def _check_sparse_eigenvectors(checks: _Checks, n: int, rank: int) -> None:
+    _check_sparse_vectors(checks, n, rank)
+    if "basis_weights" in checks.arrays:
+        checks.shape("basis_weights", checks.floats, (rank,))
+        checks.values("basis_weights", 0, _LARGEST)
+
+
 def _check_dense_vectors(checks: _Checks, n: int, rank: int) -> None:
     _check_small_matrices(checks, rank)
     checks.shape("basis_vectors", checks.floats, (n, rank))
@@ -286,7 +293,9 @@ _BASES = {
         optional=frozenset(_matrix("basis_spread")),
         coupled=_divided_groups,
     ),
-    "sparse eigenvectors": _SPARSE_VECTORS,
+    "sparse eigenvectors": replace(
+        _SPARSE_VECTORS, check=_check_sparse_eigenvectors, optional=frozenset({"basis_weights"})
+    ),
     "given, sparse": _SPARSE_VECTORS,
     "given, dense": _BasisChecks(
         frozenset(_SMALL | {"basis_vectors"}), _check_dense_vectors, coupled=_all_vectors

@@ -10,6 +10,7 @@ import numpy as np
 
 from hybrid_gpu import evaluation
 from hybrid_gpu.backends.protocol import HostArray
+from hybrid_gpu.diffusion.sparsity import Sparsity
 from hybrid_gpu.index.diffusion_index import DiffusionIndex
 from hybrid_gpu.index.factory import build_index, with_basis
 from hybrid_gpu.lab.benchmark import Benchmark
@@ -40,6 +41,8 @@ class Trial:
         None for methods without steps, and for solving to ``rtol``.
     sparsity : float or None
         Part of the entries that is dropped, for ``shybrid`` and for a sparse basis.
+    threshold : str
+        How these entries are chosen, as in ``Sparsity``.
     shortlist : int or None
         Items that ``truncated`` solves on.
     rtol : float or None
@@ -56,13 +59,19 @@ class Trial:
     shortlist: int | None = None
     rtol: float | None = None
     augmented: bool = False
+    threshold: str = "entries"
+
+    @property
+    def dropped(self) -> Sparsity:
+        """Which entries of eigenvectors are dropped, where any are."""
+        return Sparsity(0.99 if self.sparsity is None else self.sparsity, self.threshold)
 
     @property
     def options(self) -> dict[str, Any]:
         """The keywords of ``search``."""
         settings = {name: getattr(self, name) for name in ("method", "steps", "shortlist", "rtol")}
         if self.sparsity is not None and METHODS[self.method].uses_sparsity:
-            settings["sparsity"] = self.sparsity
+            settings["sparsity"] = self.dropped
         return {name: value for name, value in settings.items() if value is not None}
 
 
@@ -227,8 +236,7 @@ def quality(benchmark: Benchmark, ids: HostArray) -> dict[str, float]:
 
 def kept_bytes(index: DiffusionIndex, trial: Trial) -> int:
     """Bytes that a method keeps beyond the descriptors."""
-    sparsity = trial.options.get("sparsity", 0.99)
-    return METHODS[trial.method].kept_bytes(index.state, sparsity)
+    return METHODS[trial.method].kept_bytes(index.state, trial.dropped)
 
 
 def with_leading(index: DiffusionIndex, rank: int) -> DiffusionIndex:

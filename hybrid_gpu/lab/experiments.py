@@ -70,6 +70,9 @@ class Run:
     exact : Measurement
         The exact solution.
     measurements : mapping of Trial to Measurement
+    components : tuple of (size, count)
+        How many components of each size the graph has, the smallest first; empty in runs that
+        did not tell.
     """
 
     benchmark: Mapping[str, Any]
@@ -80,6 +83,7 @@ class Run:
     groups: int
     exact: Measurement
     measurements: Mapping[Trial, Measurement]
+    components: tuple[tuple[int, int], ...] = ()
 
     def __repr__(self) -> str:
         return f"Run({self.benchmark['name']}, {len(self.measurements)} measurements)"
@@ -95,6 +99,7 @@ class Run:
             "groups": self.groups,
             "exact": asdict(self.exact),
             "measurements": [asdict(entry) for entry in self.measurements.values()],
+            "components": [list(pair) for pair in self.components],
         }
 
     @classmethod
@@ -110,6 +115,7 @@ class Run:
             groups=plain["groups"],
             exact=measurement_of(plain["exact"]),
             measurements={entry.trial: entry for entry in measurements},
+            components=tuple((size, count) for size, count in plain.get("components", ())),
         )
 
 
@@ -173,7 +179,14 @@ def run_experiments(
         groups=default_groups(base.state.graph),
         exact=exact,
         measurements={trial: log.measurements[trial] for trial in trials},
+        components=_component_sizes(base),
     )
+
+
+def _component_sizes(index: DiffusionIndex) -> tuple[tuple[int, int], ...]:
+    """How many components of each size the graph of an index has."""
+    sizes, counts = np.unique(np.bincount(index.state.graph.components), return_counts=True)
+    return tuple((int(size), int(count)) for size, count in zip(sizes, counts, strict=True))
 
 
 def _check_input(benchmark: Benchmark, settings: Settings) -> None:
@@ -195,7 +208,13 @@ def _by_index(trials: Mapping[str, Sequence[Trial]]) -> list[Trial]:
     distinct = dict.fromkeys(trial for group in trials.values() for trial in group)
     return sorted(
         distinct,
-        key=lambda trial: (trial.augmented, trial.basis, trial.rank or 0, trial.sparsity or 0),
+        key=lambda trial: (
+            trial.augmented,
+            trial.basis,
+            trial.rank or 0,
+            trial.sparsity or 0,
+            trial.threshold,
+        ),
     )
 
 
@@ -231,7 +250,7 @@ class _Indexes:
         """The index of a trial."""
         key = (trial.augmented, trial.basis, trial.rank)
         if trial.basis == "sparse-eigen":
-            key = (*key, trial.sparsity)  # type: ignore[assignment]
+            key = (*key, trial.dropped)  # type: ignore[assignment]
         if self._kept is None or self._kept[0] != key:
             self._kept = None  # frees the last one before the next is made
             self._kept = (key, self._made(trial))
@@ -258,8 +277,8 @@ class _Indexes:
         leading = with_leading(self._eigen, trial.rank)
         if trial.basis == "eigen":
             return leading
-        assert trial.sparsity is not None
-        basis = leading.state.required_eigenvectors().sparsified(trial.sparsity)
+        vectors = leading.state.required_eigenvectors()
+        basis = vectors.sparsified_for(leading.state.filter, trial.dropped)
         return DiffusionIndex(replace(leading.state, basis=basis))
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from hybrid_gpu.diffusion.filters import condition_number, error_bounds
+from hybrid_gpu.diffusion.sparsity import THRESHOLDS
 from hybrid_gpu.lab import published
 from hybrid_gpu.lab.chart_panels import Contours, Panel, Series
 from hybrid_gpu.lab.comparison import Measurement, Trial
@@ -28,35 +29,34 @@ from hybrid_gpu.lab.curves import (
 )
 from hybrid_gpu.lab.experiments import Run
 from hybrid_gpu.lab.report_sections import Section
-from hybrid_gpu.lab.tables import table_1, table_2
+from hybrid_gpu.lab.tables import components, table_1, table_2
 
+# What is added to the name of a method that drops entries, by how they are compared.
+_BY = {"entries": "", "filtered": ", filtered"}
 _BOUND_STEPS = tuple(range(21))
 _BOUND_LEVELS = (0.001, 0.01, 0.05, 0.1, 0.2, 0.5, 1.0)
 
 
 def sections_of(run: Run) -> list[Section]:
-    """Every figure and table of the paper, in the paper's order."""
-    makers = (_figure_1, _figure_2, _figure_3, _figure_4, _figure_5, table_1, table_2)
-    return [make(run) for make in makers]
+    """The result, what the graph is like, and the other figures and tables, as in the paper."""
+    makers = (_figure_1, _figure_2, _figure_3, _figure_4, _figure_5, table_1)
+    graph = [components(run)] if run.components else []
+    return [table_2(run), *graph, *(make(run) for make in makers)]
 
 
 def introduction_of(run: Run) -> str:
-    """The first paragraphs of a report: the data, the settings, and how to read the figures."""
-    facts, settings = run.benchmark, run.settings
+    """The first paragraph of a report: the data, the settings, and the result."""
+    facts, settings, score = run.benchmark, run.settings, score_of(run)
+    plain = run.measurements[Trial("nn")]
+    ours = run.measurements[Trial("hybrid", "aggregate", run.groups, 5)]
     distractors = f", {facts['distractors']:,} of them distractors" if facts["distractors"] else ""
     return (
         f"The experiments of the paper on {facts['name']}: {facts['items']:,} items{distractors}, "
         f"{facts['queries']:,} queries, {facts['dimensions']:,} dimensions; graph of "
         f"{settings.neighbors} reciprocal neighbors, similarity to the power {settings.gamma:g}, "
-        f"alpha {settings.alpha:g}, observations of 5 items.\n\n"
-        "Rankings hold every item, best first. Items with equal scores are ordered by their "
-        "similarity to the query, then by id, so that no order is left to chance. Times are the "
-        "fastest of three warm runs: 'in a batch' solves up to 128 queries side by side, 'alone' "
-        "one at a time, which is how the paper measured; both are diffusion only, without the "
-        "first stage. "
-        "Memory is what is kept beyond the descriptors. 'Exact' is the solution of the linear "
-        "system in float64 to a residual of 1e-10, and agreement is the part of its top 100 that "
-        "a method also returns."
+        f"alpha {settings.alpha:g}, observations of 5 items. {score}: {plain.quality[score]:.1f} "
+        f"by similarity alone (nn), {run.exact.quality[score]:.1f} by exact diffusion, "
+        f"{ours.quality[score]:.1f} by 5 steps of 'hybrid'."
     )
 
 
@@ -109,11 +109,12 @@ def _figure_2(run: Run) -> Section:
     curves = {
         "temporal": curve_of(run, method="temporal"),
         "hybrid-paper": curve_of(run, method="hybrid-paper", rank=rank),
-        "shybrid": curve_of(run, method="shybrid", rank=rank, sparsity=sparsity),
+        "shybrid": curve_of(
+            run, method="shybrid", rank=rank, sparsity=sparsity, threshold="entries"
+        ),
         "hybrid, eigenvectors": curve_of(run, method="hybrid", basis="eigen", rank=rank),
         "hybrid": curve_of(run, method="hybrid", basis="aggregate", rank=run.groups),
-        "fsr": curve_of(run, method="fsr"),
-        "fsrw": curve_of(run, method="fsrw"),
+        **{name: curve_of(run, method=name) for name in ("fsr", "fsrw", "fsr-similarity")},
     }
     same_benchmark = published_as(run) == "ROxford + R1M"
     rows = []
@@ -136,7 +137,7 @@ def _figure_2(run: Run) -> Section:
     )
     text = (
         f"Rank {rank} for the hybrid methods, {sparsity:.0%} of the entries "
-        f"dropped for SHybrid, rank {run.settings.spectral_rank:,} for FSR and FSRw, "
+        f"dropped for SHybrid, rank {run.settings.spectral_rank:,} for the FSR methods, "
         f"{run.groups:,} groups for 'hybrid', which needs no eigenvectors. At 0 steps only the "
         "spectral (or coarse) part is there. The lower panels show what class labels hide: how "
         "close each method is to the solution that it approximates."
@@ -186,10 +187,11 @@ def _figure_4(run: Run) -> Section:
     rank, score = run.settings.rank, score_of(run)
     whole = run.measurements[Trial("hybrid-paper", "eigen", rank, 5)]
     curves = {
-        "shybrid": curve_of(
-            run, along=SPARSITY, method="shybrid", basis="eigen", rank=rank, steps=5
-        ),
-        "hybrid": curve_of(run, along=SPARSITY, basis="sparse-eigen"),
+        name + _BY[threshold]: curve_of(
+            run, along=SPARSITY, method=name, basis=basis, rank=rank, steps=5, threshold=threshold
+        )
+        for name, basis in (("shybrid", "eigen"), ("hybrid", "sparse-eigen"))
+        for threshold in THRESHOLDS
     }
     rows = [
         {
@@ -219,7 +221,8 @@ def _figure_4(run: Run) -> Section:
     text = (
         f"The smallest entries of {rank} eigenvectors are dropped, 5 steps. SHybrid then solves "
         "another system; 'hybrid' deflates with the same sparse vectors and goes on towards "
-        "the exact solution."
+        "the exact solution. 'Filtered' drops the smallest entries of the vectors as the spectral "
+        "part weighs them, which spares the slowest vectors."
     )
     return Section("figure-4", "Figure 4: sparsification", text, tuple(rows), panels)
 
@@ -235,7 +238,9 @@ def _figure_5(run: Run) -> Section:
         "truncated": curve_of(run, along=SHORTLIST, method="truncated"),
         "fsrw": curve_of(run, method="fsrw"),
         "hybrid-paper": curve_of(run, method="hybrid-paper", steps=5, rank=ranks),
-        "shybrid": curve_of(run, method="shybrid", sparsity=sparsity, steps=5, rank=ranks),
+        "shybrid": curve_of(
+            run, method="shybrid", sparsity=sparsity, threshold="entries", steps=5, rank=ranks
+        ),
         "hybrid": curve_of(run, method="hybrid", basis="aggregate", steps=5, rank=groups),
     }
     rows = [

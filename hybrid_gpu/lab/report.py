@@ -79,7 +79,7 @@ def write_report(
         If Jinja2 is not installed, or if there are pictures to draw and matplotlib is not. Nothing
         is written then.
     ValueError
-        If the folder does not exist, or a section's name or rows are not as described.
+        If the folder does not exist, or a section's name, rows or image are not as described.
     """
     place = Path(folder)
     if not place.is_dir():
@@ -95,6 +95,7 @@ def write_report(
         introduction=introduction,
         sections=sections,
         pictures={name: files["svg"] for name, files in pictures.items()},
+        images=_images(place, sections),
         facts=facts,
     )
     table_files = {
@@ -112,6 +113,22 @@ def write_report(
     # The pages last: what they link to is there before them.
     replace_files(table_files | picture_files | page_files)
     return ReportFiles(markdown, html, tables=tuple(table_files), pictures=tuple(picture_files))
+
+
+def _images(folder: Path, sections: Sequence[Section]) -> dict[str, bytes]:
+    """The PNG files that sections show, by the names of the sections."""
+    images = {}
+    for section in sections:
+        if not section.image:
+            continue
+        path = folder / section.image
+        if path.name != section.image or not path.is_file():
+            raise ValueError(
+                f"image of section {section.name!r} must be a file in the folder of the report; "
+                f"got {section.image!r}."
+            )
+        images[section.name] = path.read_bytes()
+    return images
 
 
 def _csv(rows: Sequence[Mapping[str, Any]]) -> str:

@@ -6,6 +6,7 @@ The pages are Jinja2 templates in ``templates``. Jinja2 is optional:
 
 from __future__ import annotations
 
+import base64
 import numbers
 import re
 from collections.abc import Mapping, Sequence
@@ -32,6 +33,7 @@ def render_pages(
     introduction: str,
     sections: Sequence[Section],
     pictures: Mapping[str, bytes],
+    images: Mapping[str, bytes],
     facts: Mapping[str, str],
 ) -> Pages:
     """Fill the templates of a report.
@@ -44,6 +46,8 @@ def render_pages(
         They must have passed ``check_sections``.
     pictures : mapping of str to bytes
         The SVG file of each section that has one, by the section's name.
+    images : mapping of str to bytes
+        The PNG file of each section that shows one.
     facts : mapping of str to str
         Shown as a table at the end.
 
@@ -60,6 +64,11 @@ def render_pages(
         "sections": sections,
         "pictures": {
             name: inline_svg(svg, name=name, title=titles[name]) for name, svg in pictures.items()
+        },
+        # In the page itself, which then needs no other file.
+        "images": {
+            name: f"data:image/png;base64,{base64.b64encode(content).decode()}"
+            for name, content in images.items()
         },
         "facts": [{"fact": name, "value": str(value)} for name, value in facts.items()],
     }

@@ -34,6 +34,10 @@ class Section:
         False keeps a long table out of the pages; the CSV file has it.
     columns : int
         Panels in a row, at most.
+    image : str
+        A PNG file in the folder of the report, shown below the table; empty for none.
+    notes : str
+        Plain paragraphs below the table.
     """
 
     name: str
@@ -43,6 +47,8 @@ class Section:
     panels: tuple[Panel | Contours, ...] = ()
     shown: bool = True
     columns: int = 2
+    image: str = ""
+    notes: str = ""
 
     def __repr__(self) -> str:
         return f"Section({self.name!r}, {len(self.rows)} rows, {len(self.panels)} panels)"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from hybrid_gpu.diffusion.sparsity import THRESHOLDS
 from hybrid_gpu.index.build import default_groups
 from hybrid_gpu.index.diffusion_index import DiffusionIndex
 from hybrid_gpu.index.factory import PAPER
@@ -77,14 +78,19 @@ def trials_of(settings: Settings, index: DiffusionIndex) -> dict[str, list[Trial
     def paper(rank: int, steps: int) -> Trial:
         return Trial("hybrid-paper", "eigen", rank, steps)
 
-    def sparse(rank: int, steps: int, sparsity: float = sparsity) -> Trial:
-        return Trial("shybrid", "eigen", rank, steps, sparsity=sparsity)
+    def sparse(rank: int, steps: int, sparsity: float = sparsity, by: str = "entries") -> Trial:
+        return Trial("shybrid", "eigen", rank, steps, sparsity=sparsity, threshold=by)
+
+    def deflated(sparsity: float, by: str) -> Trial:
+        return Trial("hybrid", "sparse-eigen", rank, 5, sparsity=sparsity, threshold=by)
 
     def grouped(steps: int, groups: int = groups) -> Trial:
         return Trial("hybrid", "aggregate", groups, steps)
 
     temporal = [Trial("temporal", steps=count) for count in settings.steps]
-    spectral = [Trial(name, "eigen", settings.spectral_rank) for name in ("fsr", "fsrw")]
+    spectral = [
+        Trial(name, "eigen", settings.spectral_rank) for name in ("fsr", "fsrw", "fsr-similarity")
+    ]
     truncated = [Trial("truncated", steps=20, shortlist=size) for size in cut]
     few = [count for count in settings.steps if count <= 5]
     smaller = [size for size in settings.ranks if size <= rank]
@@ -107,8 +113,8 @@ def trials_of(settings: Settings, index: DiffusionIndex) -> dict[str, list[Trial
         ],
         "figure-4": [
             paper(rank, 5),
-            *(sparse(rank, 5, part) for part in settings.sparsities),
-            *(Trial("hybrid", "sparse-eigen", rank, 5, part) for part in settings.sparsities),
+            *(sparse(rank, 5, part, by) for by in THRESHOLDS for part in settings.sparsities),
+            *(deflated(part, by) for by in THRESHOLDS for part in settings.sparsities),
         ],
         "figure-5": [
             full,
@@ -134,7 +140,7 @@ def trials_of(settings: Settings, index: DiffusionIndex) -> dict[str, list[Trial
             shown_cut,
             *spectral,
             paper(rank, 5),
-            sparse(rank, 5),
+            *(sparse(rank, 5, by=by) for by in THRESHOLDS),
             Trial("hybrid", "eigen", rank, 5),
             grouped(5),
             grouped(10),

@@ -7,12 +7,13 @@ from typing import Any
 
 from hybrid_gpu.diffusion.filters import Filter, PageRank, as_filter
 from hybrid_gpu.diffusion.solution import check_alpha_resolved, check_stopping
+from hybrid_gpu.diffusion.sparsity import Sparsity, as_sparsity
 from hybrid_gpu.progress import Progress
 from hybrid_gpu.ranking.methods import METHODS
 from hybrid_gpu.ranking.query_expansion import Expansion
 from hybrid_gpu.ranking.request import Request
 from hybrid_gpu.ranking.state import IndexState
-from hybrid_gpu.validation import check_choice, check_count, check_flag, check_kind, check_sparsity
+from hybrid_gpu.validation import check_choice, check_count, check_flag, check_kind
 
 _DEFAULT_METHOD = "hybrid"
 _DEFAULT_SHORTLIST = 75_000
@@ -32,7 +33,7 @@ def requested(
     degree_correction: bool = False,
     query_neighbors: int | None = None,
     shortlist: int | None = None,
-    sparsity: float = 0.99,
+    sparsity: float | Sparsity = 0.99,
     expansion: Expansion | None = None,
     batch: int | None = None,
     progress: Progress | None = None,
@@ -61,7 +62,7 @@ def requested(
         if query_neighbors is None
         else check_count(query_neighbors, "query_neighbors"),
         shortlist=size,
-        sparsity=check_sparsity(sparsity),
+        sparsity=as_sparsity(sparsity),
         expansion=_EXPANSION if expansion is None else expansion,
         batch=None if batch is None else check_count(batch, "batch"),
         progress=progress,

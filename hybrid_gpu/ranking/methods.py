@@ -13,9 +13,8 @@ from hybrid_gpu.diffusion.conjugate_gradients import system_of
 from hybrid_gpu.diffusion.diffuse import diffused
 from hybrid_gpu.diffusion.filters import gains
 from hybrid_gpu.diffusion.paper_hybrid import gains_at, hybrid_as_in_paper
-from hybrid_gpu.diffusion.solution import (
-    Solution,
-)
+from hybrid_gpu.diffusion.solution import Solution
+from hybrid_gpu.diffusion.sparsity import Sparsity
 from hybrid_gpu.graph.affinity import Graph, normalized
 from hybrid_gpu.graph.csr import csr_from_sorted, row_numbers, submatrix
 from hybrid_gpu.ranking.first_stage import FirstStage
@@ -164,16 +163,35 @@ def _fast_spectral_weighted(
     nothing about. Scores are divided by the filter's gain at frequency 0, so that an item on its
     own would score its similarity: both parts are then in the same units.
     """
-    xp = state.backend.xp
     weight = state.required_eigenvectors().row_norms()
-    # Both parts are divided by the size of the observation.
-    scale = first_stage.scale
-    root = xp.astype(scale.T ** (1 / state.gamma), weight.dtype)
-    fallback = (xp.clip(first_stage.similarities().T, min=0) / root) ** state.gamma
+    fallback = _powered_similarities(state, first_stage)
     floor = float(gains(request.filter, 0.0))
     spectral = _fast_spectral(state, first_stage, request).values / (floor if floor > 0 else 1.0)
     mixed = weight * spectral + (1 - weight) * fallback
-    return replace(_direct(mixed), scale=scale)
+    return _with_scale(first_stage, _direct(mixed))
+
+
+def _fast_spectral_on_similarity(
+    state: IndexState, first_stage: FirstStage, request: Request
+) -> Solution:
+    """``U_1 g(Lambda_1) U_1^T y + h(0) s``, with the powered similarities s of all items.
+
+    The paper's theorems with ``h(0) I`` for ``h(W - U_1 Lambda_1 U_1^T)``, whose other eigenvalues
+    lie around 0; and what diffusion leaves where it is need not be cut to the few items of y.
+    """
+    basis, observed = state.required_eigenvectors(), _right_side(state, first_stage)
+    floor = float(gains(request.filter, 0.0))
+    excess = gains_at(request.filter, basis.eigenvalues, state.backend) - floor
+    spectral = basis.prolong(excess * basis.restrict(observed))
+    scores = spectral + floor * _powered_similarities(state, first_stage)
+    return _with_scale(first_stage, _direct(scores))
+
+
+def _powered_similarities(state: IndexState, first_stage: FirstStage) -> Array:
+    """``(similarity)_+ ^ gamma`` of all items (n, m), in the units of ``_right_side``."""
+    xp, similar = state.backend.xp, first_stage.similarities().T
+    root = xp.astype(first_stage.scale.T ** (1 / state.gamma), similar.dtype)
+    return (xp.clip(similar, min=0) / root) ** state.gamma
 
 
 def _hybrid_paper(state: IndexState, first_stage: FirstStage, request: Request) -> Solution:
@@ -181,7 +199,7 @@ def _hybrid_paper(state: IndexState, first_stage: FirstStage, request: Request) 
 
 
 def _sparse_hybrid(state: IndexState, first_stage: FirstStage, request: Request) -> Solution:
-    vectors = state.required_eigenvectors().sparsified(request.sparsity)
+    vectors = state.required_eigenvectors().sparsified_for(request.filter, request.sparsity)
     return _as_in_paper(state, first_stage, request, vectors)
 
 
@@ -217,23 +235,24 @@ def _check_columns(state: IndexState, request: Request) -> None:
         )
 
 
-def _graph_bytes(state: IndexState, sparsity: float) -> int:
+def _graph_bytes(state: IndexState, sparsity: Sparsity) -> int:
     return state.memory["graph"]
 
 
-def _basis_bytes(state: IndexState, sparsity: float) -> int:
+def _basis_bytes(state: IndexState, sparsity: Sparsity) -> int:
     return state.memory["basis"]
 
 
-def _graph_and_basis_bytes(state: IndexState, sparsity: float) -> int:
+def _graph_and_basis_bytes(state: IndexState, sparsity: Sparsity) -> int:
     return state.memory["graph"] + state.memory["basis"]
 
 
-def _sparse_hybrid_bytes(state: IndexState, sparsity: float) -> int:
-    return state.memory["graph"] + state.required_eigenvectors().sparsified(sparsity).memory
+def _sparse_hybrid_bytes(state: IndexState, sparsity: Sparsity) -> int:
+    vectors = state.required_eigenvectors().sparsified_for(state.filter, sparsity)
+    return state.memory["graph"] + vectors.memory
 
 
-def _column_bytes(state: IndexState, sparsity: float) -> int:
+def _column_bytes(state: IndexState, sparsity: Sparsity) -> int:
     return state.memory["columns"]
 
 
@@ -273,6 +292,14 @@ _TABLE = (
         "fsrw",
         "fsr, falling back to similarity where it knows little",
         _fast_spectral_weighted,
+        needs_eigenvectors=True,
+        check=_check_eigenvectors,
+        kept_bytes=_basis_bytes,
+    ),
+    Method(
+        "fsr-similarity",
+        "hybrid-paper with similarity in the place of its steps",
+        _fast_spectral_on_similarity,
         needs_eigenvectors=True,
         check=_check_eigenvectors,
         kept_bytes=_basis_bytes,

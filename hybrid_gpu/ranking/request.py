@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from hybrid_gpu.diffusion.filters import Filter
 from hybrid_gpu.diffusion.solution import Solution, Stopping
+from hybrid_gpu.diffusion.sparsity import Sparsity
 from hybrid_gpu.progress import Progress
 from hybrid_gpu.ranking.first_stage import FirstStage
 from hybrid_gpu.ranking.query_expansion import Expansion
@@ -29,8 +30,8 @@ class Request:
         First-stage results that diffusion starts from; None for all.
     shortlist : int
         Items that ``truncated`` keeps.
-    sparsity : float
-        The fraction of the eigenvectors' entries that ``shybrid`` drops.
+    sparsity : Sparsity
+        Which of the eigenvectors' entries ``shybrid`` drops.
     expansion : Expansion
         The neighbors that ``alpha-qe`` adds to a query.
     batch : int or None
@@ -48,7 +49,7 @@ class Request:
     stop: Stopping
     query_neighbors: int | None
     shortlist: int
-    sparsity: float
+    sparsity: Sparsity
     expansion: Expansion
     batch: int | None
     progress: Progress | None
@@ -56,7 +57,7 @@ class Request:
     fill: bool
 
 
-def nothing_kept(state: IndexState, sparsity: float) -> int:
+def nothing_kept(state: IndexState, sparsity: Sparsity) -> int:
     """A method that keeps no more than the descriptors."""
     return 0
 
@@ -96,6 +97,6 @@ class Method:
     needs_eigenvectors: bool = False
     needs_columns: bool = False
     check: Callable[[IndexState, Request], None] | None = None
-    kept_bytes: Callable[[IndexState, float], int] = nothing_kept
+    kept_bytes: Callable[[IndexState, Sparsity], int] = nothing_kept
     uses_shortlist: bool = False
     uses_sparsity: bool = False

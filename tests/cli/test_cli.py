@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import io
 import json
 import os
@@ -891,7 +892,10 @@ def test_paper_writes_a_report_and_goes_on_where_it_was(
     assert max(len(line) for line in told.splitlines() if "│" in line) <= 80
     names = {file.name for file in output.iterdir()}
     pictures = {f"figure-{n}.{ending}" for n in range(1, 6) for ending in ("csv", "png", "svg")}
-    assert names == pictures | {"table-1.csv", "table-2.csv", "report.md", "report.html", "run"}
+    assert names == pictures | {
+        *(f"{name}.csv" for name in ("table-1", "table-2", "components")),
+        *("report.md", "report.html", "run"),
+    }
     # A second time, nothing is left to measure, and the answer is the same.
     monkeypatch.setattr(experiments, "measure", None)
     again = run_json(*paper_command(own_data, output))
@@ -901,7 +905,15 @@ def test_paper_writes_a_report_and_goes_on_where_it_was(
 
 def test_paper_draws_results_of_pictures(few_trials, tmp_path):
     run_well(*paper_command("digits", tmp_path / "out", "--queries", 4))
-    assert (tmp_path / "out" / "results.png").read_bytes().startswith(b"\x89PNG")
+    picture = (tmp_path / "out" / "results.png").read_bytes()
+    assert picture.startswith(b"\x89PNG")
+    # It stands on the first page, below the table of the result.
+    page = (tmp_path / "out" / "report.html").read_text()
+    head = page[: page.index('id="components"')]
+    assert base64.b64encode(picture).decode() in head
+    assert head.index("hybrid-paper") < head.index("data:image/png")
+    text = (tmp_path / "out" / "report.md").read_text()
+    assert "(results.png)" in text[: text.index("## Components of the graph")]
 
 
 def test_paper_on_the_revisited_benchmark_tells_medium_and_hard(few_trials, tmp_path, monkeypatch):

@@ -104,6 +104,37 @@ def test_sparse_eigenvectors_drop_the_smallest_entries(backend, rng, dtype, spar
     assert basis.vectors.data.shape[0] == 360 - int(sparsity * 360)
 
 
+def test_weights_choose_the_entries_and_change_none(backend, rng, dtype):
+    graph = graph_of(backend, rng, dtype)
+    eigenvectors = hg.leading_eigenpairs(graph, rank=6, backend=backend).eigenvectors
+    weights = np.array([3.0, 2.0, 1.5, 1.2, 1.0, 0.7])
+    basis = hg.sparse_eigen_basis(
+        eigenvectors, graph, sparsity=0.6, weights=weights, backend=backend
+    )
+    kept = reference.sparsify(backend.to_numpy(eigenvectors), 0.6, weights).toarray()
+    assert np.count_nonzero(kept[:, 0]) > 2 * np.count_nonzero(kept[:, 5]) > 0
+    loose = {"float32": 1e-4, "float64": 1e-9}[dtype]
+    check_operations(backend, basis, graph, kept, rng, dtype, loose)
+    np.testing.assert_allclose(backend.to_numpy(basis.weights), weights, rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("weights", "told"),
+    [
+        (np.ones(3), r"weights must be an array of shape \(2,\)"),
+        (3.0, r"weights must be an array of shape \(2,\)"),
+        (np.array([1.0, -1.0]), "weights must be finite and not negative"),
+        (np.array([1.0, np.nan]), "weights must be finite and not negative"),
+        (np.array([1.0, np.inf]), "weights must be finite and not negative"),
+    ],
+)
+def test_impossible_weights_are_refused(backend, rng, weights, told):
+    graph = graph_of(backend, rng)
+    eigenvectors = hg.leading_eigenpairs(graph, rank=2, backend=backend).eigenvectors
+    with pytest.raises(ValueError, match=told):
+        hg.sparse_eigen_basis(eigenvectors, graph, weights=weights, backend=backend)
+
+
 @pytest.mark.parametrize("sparsity", [1.0, -0.1])
 def test_impossible_sparsity_is_refused(backend, rng, sparsity):
     graph = graph_of(backend, rng)

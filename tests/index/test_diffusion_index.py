@@ -574,7 +574,7 @@ def test_an_inverse_that_cannot_fit_into_memory_is_refused(backend, monkeypatch)
 OWN_BASES = {
     "aggregate": {},
     "eigen": {"rank": 12},
-    "sparse-eigen": {"rank": 12, "sparsity": 0.6},
+    "sparse-eigen": {"rank": 12, "sparsity": hg.Sparsity(0.6, "filtered")},
     "none": {},
     "labels": {},
     "vectors": {},

@@ -305,6 +305,27 @@ def test_an_index_with_sparse_eigenvectors_keeps_their_kind(backend, rng):
     assert grown.basis.vectors.data.shape[0] == pytest.approx(0.2 * 900, abs=2)
 
 
+def test_an_index_with_filtered_sparse_eigenvectors_stays_so(backend, rng, tmp_path):
+    vectors = neighborhoods(rng, 150)
+    options = {"neighbors": 8, "alpha": 0.9, "basis": "sparse-eigen", "rank": 9}
+    filtered = hg.Sparsity(0.8, "filtered")
+    index = hg.build_index(vectors[:140], sparsity=filtered, backend=backend, **options)
+    host = backend.to_numpy
+    index.save(tmp_path / "index")
+    loaded = hg.load_index(tmp_path / "index", backend=backend)
+    np.testing.assert_array_equal(host(loaded.basis.weights), host(index.basis.weights))
+    grown = loaded.add(vectors[140:])
+    built = hg.build_index(vectors, sparsity=filtered, backend=backend, **options)
+    np.testing.assert_allclose(host(grown.basis.weights), host(built.basis.weights), rtol=0.1)
+    # As many entries of each vector as in an index that was built at once, and not as many as
+    # under a common threshold.
+    counts = [
+        np.diff(host(one.basis.transposed.indptr))
+        for one in (grown, built, hg.build_index(vectors, sparsity=0.8, backend=backend, **options))
+    ]
+    assert abs(counts[0] - counts[1]).max() < abs(counts[0] - counts[2]).max() / 3
+
+
 def test_dropped_columns_are_told_of(backend, rng):
     vectors = clustered_vectors(rng, n=30)
     index = hg.build_index(vectors, neighbors=4, backend=backend).precompute(keep=5)

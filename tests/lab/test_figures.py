@@ -10,12 +10,12 @@ from hybrid_gpu.lab.figures import introduction_of, sections_of
 @pytest.mark.parametrize("protocol", ["classes", "setups"])
 def test_every_figure_and_table_is_there_with_whole_rows(protocol):
     sections = sections_of(run_of(protocol=protocol))
-    names = [f"figure-{number}" for number in range(1, 6)] + ["table-1", "table-2"]
+    names = ["table-2", *(f"figure-{number}" for number in range(1, 6)), "table-1"]
     assert [part.name for part in sections] == names
     for part in sections:
         assert part.rows
         assert all(row.keys() == part.rows[0].keys() for row in part.rows)
-    assert all(part.panels for part in sections[:5])
+    assert all(part.panels for part in sections[1:6])
 
 
 def test_figure_1_is_the_bound_of_the_paper():
@@ -41,7 +41,8 @@ def test_curves_go_through_what_was_measured():
         assert value == run.measurements[trial].quality["mAP"]
     assert [steps for steps, _ in curves["hybrid-paper"]] == [0, 1, 5]
     assert [steps for steps, _ in curves["temporal"]] == [1, 5, 20]
-    assert len(curves["fsr"]) == len(curves["fsrw"]) == 1
+    assert all(len(curves[name]) == 1 for name in ("fsr", "fsrw", "fsr-similarity"))
+    assert [steps for steps, _ in curves["shybrid"]] == [0, 1, 5]
     assert panel.levels == (("exact", 500.0),)
 
 
@@ -52,10 +53,23 @@ def test_figure_3_has_a_curve_for_each_rank():
     assert max(steps for one in eigen.series for steps, _ in one.points) == 5
 
 
-def test_figure_4_compares_two_uses_of_the_same_sparse_vectors():
-    fourth = named(sections_of(run_of()), "figure-4")
+def test_figure_4_compares_two_uses_of_the_same_sparse_vectors_and_two_thresholds():
+    run = run_of()
+    fourth = named(sections_of(run), "figure-4")
     told = [(row["method"], row["sparsity"]) for row in fourth.rows]
-    assert told == [("shybrid", 0.5), ("shybrid", 0.9), ("hybrid", 0.5), ("hybrid", 0.9)]
+    names = ["shybrid", "shybrid, filtered", "hybrid", "hybrid, filtered"]
+    assert told == [(name, part) for name in names for part in (0.5, 0.9)]
+    for row in fourth.rows:
+        method, _, filtered = row["method"].partition(", ")
+        trial = Trial(
+            method,
+            "eigen" if method == "shybrid" else "sparse-eigen",
+            6,
+            5,
+            sparsity=row["sparsity"],
+            threshold=filtered or "entries",
+        )
+        assert row["mAP"] == run.measurements[trial].quality["mAP"]
 
 
 def test_figure_5_labels_its_points():
@@ -71,3 +85,17 @@ def test_figure_5_labels_its_points():
 def test_the_introduction_tells_the_sizes():
     told = introduction_of(run_of(distractors=40))
     assert "300 items, 40 of them distractors, 7 queries" in told
+
+
+def test_the_introduction_tells_the_result():
+    run = run_of()
+    values = [
+        one.quality["mAP"]
+        for one in (
+            run.measurements[Trial("nn")],
+            run.exact,
+            run.measurements[Trial("hybrid", "aggregate", run.groups, 5)],
+        )
+    ]
+    told = "mAP: {:.1f} by similarity alone (nn), {:.1f} by exact diffusion, {:.1f} by 5 steps of"
+    assert told.format(*values) in introduction_of(run)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import csv
 import re
 import sys
@@ -42,7 +43,7 @@ def _write(folder, *sections, **options):
 class _Page(HTMLParser):
     """The tags of a page, in order, its ids, its texts; open tags must close in turn."""
 
-    VOID = ("meta",)
+    VOID = ("meta", "img")
 
     def __init__(self, text):
         super().__init__()
@@ -311,3 +312,23 @@ def test_sections_that_make_no_report_are_refused(tmp_path, sections, message):
     with pytest.raises(ValueError, match=message):
         _write(tmp_path, *sections)
     assert not list(tmp_path.iterdir())
+
+
+def test_an_image_of_a_section_is_in_the_page_and_beside_the_text(tmp_path):
+    content = b"\x89PNG\r\n\x1a\n" + bytes(range(40))
+    (tmp_path / "seen.png").write_bytes(content)
+    files = _write(tmp_path, _section(image="seen.png", notes="Below.\n\nTwice."))
+    page = files.html.read_text()
+    assert f'src="data:image/png;base64,{base64.b64encode(content).decode()}"' in page
+    assert page.index("temporal") < page.index("<img") < page.index("<p>Below.</p>")
+    text = files.markdown.read_text()
+    assert text.index("temporal") < text.index("](seen.png)") < text.index("Below.")
+
+
+@pytest.mark.parametrize("image", ["gone.png", "../seen.png", "/etc/hostname"])
+def test_an_image_that_is_not_in_the_folder_is_refused(tmp_path, image):
+    (tmp_path / "seen.png").write_bytes(b"")
+    (tmp_path / "inner").mkdir()
+    with pytest.raises(ValueError, match="must be a file in the folder of the report"):
+        _write(tmp_path / "inner", _section(image=image))
+    assert not list((tmp_path / "inner").iterdir())

@@ -1,10 +1,14 @@
 """Tables of the paper, from made-up measurements."""
 
+import json
+from dataclasses import replace
+
 import pytest
 from made_up_runs import named, run_of
 
 import hybrid_gpu as hg
 from hybrid_gpu.lab.comparison import Trial
+from hybrid_gpu.lab.experiments import Run
 from hybrid_gpu.lab.figures import sections_of
 
 
@@ -46,3 +50,88 @@ def test_table_2_has_every_method_and_the_exact_solution():
     assert set(hg.METHODS) - {"precomputed"} <= set(methods)
     assert methods[-1] == "exact"
     assert rows[-1]["mAP"] == 500
+
+
+def with_scores(run, **scores):
+    """A run whose methods have these mAP, the paper's settings of each."""
+    changed = {
+        trial: replace(one, quality={**one.quality, "mAP": scores[name]})
+        for trial, one in run.measurements.items()
+        for name in [trial.method.replace("-", "_") + trial.threshold.removeprefix("entries")]
+        if name in scores
+    }
+    return replace(run, measurements={**run.measurements, **changed})
+
+
+def test_low_figures_of_fsrw_and_shybrid_are_explained_by_what_was_measured():
+    usual = {"nn": 40.0, "fsr": 50.0, "hybrid_paper": 60.0}
+    low = with_scores(
+        run_of(), **usual, fsrw=42.0, fsr_similarity=51.5, shybrid=30.0, shybridfiltered=55.0
+    )
+    text = named(sections_of(low), "table-2").notes
+    assert "FSRw has a mAP of 42.0, FSR one of 50.0." in text
+    assert "similarity alone (nn) has 40.0" in text
+    assert "left out: 51.5" in text
+    assert "SHybrid keeps 0.6 of 6 entries per item" in text
+    sparse = {
+        threshold: low.measurements[
+            Trial("shybrid", "eigen", 6, 5, sparsity=0.9, threshold=threshold)
+        ].agreement
+        for threshold in ("entries", "filtered")
+    }
+    assert f"shybrid 30.0 ({sparse['entries']:.3f})" in text
+    assert f"shybrid, filtered 55.0 ({sparse['filtered']:.3f})." in text
+    assert "Beside Table 2 stands why" in named(sections_of(low), "table-1").text
+    fair = with_scores(run_of(), **usual, fsrw=49.5, shybrid=59.5, shybridfiltered=59.5)
+    text = named(sections_of(fair), "table-2").notes
+    assert "FSRw" not in text
+    assert "SHybrid" not in text
+    assert "Beside Table 2" not in named(sections_of(fair), "table-1").text
+
+
+def test_runs_of_before_a_method_was_there_can_still_be_shown():
+    run = run_of()
+    old = {
+        trial: one
+        for trial, one in run.measurements.items()
+        if trial.method != "fsr-similarity" and trial.threshold == "entries"
+    }
+    sections = sections_of(replace(run, measurements=old))
+    methods = [row["method"] for row in named(sections, "table-2").rows]
+    assert {"fsr-similarity", "shybrid, filtered"}.isdisjoint(methods)
+    assert {"fsrw", "shybrid"} <= set(methods)
+    assert {row["method"] for row in named(sections, "figure-4").rows} == {"shybrid", "hybrid"}
+    low = replace(
+        run, measurements=with_scores(replace(run, measurements=old), shybrid=-5.0).measurements
+    )
+    notes = named(sections_of(low), "table-2").notes
+    assert "shybrid -5.0" in notes
+    assert "filtered" not in notes.lower()
+
+
+def test_components_are_counted_by_their_size():
+    run = replace(run_of(), components=((1, 40), (2, 3), (7, 1), (10, 2), (11, 1), (216, 1)))
+    first, second, *_ = sections_of(run)
+    assert (first.name, second.name) == ("table-2", "components")
+    assert "has 48 components. The largest one holds 216 of 300 items; 40 items are" in second.text
+    assert [tuple(row.values()) for row in second.rows] == [
+        ("1", 40, 40, pytest.approx(40 / 3)),
+        ("2 to 10", 6, 33, pytest.approx(11)),
+        ("11", 1, 11, pytest.approx(11 / 3)),
+        ("216", 1, 216, pytest.approx(72)),
+    ]
+
+
+def test_a_connected_graph_is_called_so():
+    part = named(sections_of(replace(run_of(), components=((300, 1),))), "components")
+    assert part.text.endswith("is connected: one component holds all 300 items.")
+    assert [row["components"] for row in part.rows] == [1]
+
+
+def test_components_of_a_run_come_back_from_its_json():
+    run = replace(run_of(), components=((1, 40), (260, 1)))
+    plain = json.loads(json.dumps(run.to_json()))
+    assert Run.from_json(plain).components == run.components
+    del plain["components"]  # as runs of before were recorded
+    assert Run.from_json(plain).components == ()
+    assert "components" not in {part.name for part in sections_of(Run.from_json(plain))}

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import scipy.sparse as sparse
-from conftest import clustered_vectors, random_affinity, two_cliques
+from conftest import clustered_vectors, path, random_affinity, two_cliques
 
 import hybrid_gpu as hg
 from hybrid_gpu import reference
@@ -65,6 +65,8 @@ class Case:
                 return reference.spectral(*spectrum, y, ALPHA)
             if method == "fsrw":
                 return reference.spectral_weighted(*spectrum, y, similarity, ALPHA)
+            if method == "fsr-similarity":
+                return reference.spectral_on_similarity(*spectrum, y, similarity, ALPHA)
             if method == "hybrid-paper":
                 return reference.hybrid(self.adjacency, *spectrum, y, ALPHA, 5)
             if method == "hybrid":
@@ -168,6 +170,122 @@ def test_sparsity_zero_is_hybrid_paper(backend, rng):
     sparse = index.search(queries, k=60, method="shybrid", sparsity=0.0)
     dense = index.search(queries, k=60, method="hybrid-paper")
     np.testing.assert_allclose(sparse.scores, dense.scores, atol=1e-12)
+
+
+@pytest.mark.parametrize("filter", [hg.PageRank(0.9), hg.HeatKernel(3.0)])
+def test_filtered_threshold_is_that_of_the_spectral_part(backend, rng, filter):
+    vectors, queries = clustered_vectors(rng), clustered_vectors(rng, n=4)
+    index = hg.build_index(
+        vectors, neighbors=6, alpha=0.97, basis="eigen", rank=9, dtype="float64", backend=backend
+    )
+    host, basis = backend.to_numpy, index.basis
+    values, eigenvectors = host(basis.eigenvalues), host(basis.vectors)
+    excess = filter.transfer(values) - filter.transfer(np.zeros(()))
+    kept = reference.sparsify(eigenvectors, 0.95, np.sqrt(np.abs(excess))).toarray()
+    plain = reference.sparsify(eigenvectors, 0.95).toarray()
+    assert np.any((kept != 0) != (plain != 0))
+    found = basis.sparsified_for(filter, hg.Sparsity(0.95, "filtered"))
+    identity = backend.asarray(np.eye(9))
+    np.testing.assert_allclose(host(found.prolong(identity)), kept, atol=1e-12)
+    found = basis.sparsified_for(filter, hg.Sparsity(0.95))
+    np.testing.assert_allclose(host(found.prolong(identity)), plain, atol=1e-12)
+    if filter.resolvent is None:
+        return
+    ranking = index.search(
+        queries, k=120, method="shybrid", sparsity=hg.Sparsity(0.95, "filtered"), alpha=0.9
+    )
+    adjacency = reference.normalize(reference.affinity_matrix(vectors, 6))
+    similarity = reference.unit(queries) @ reference.unit(vectors).T
+    for line, ids, scores in zip(similarity, ranking.ids, ranking.scores, strict=True):
+        expected = reference.hybrid(adjacency, values, kept, reference.observation(line), 0.9, 5)
+        np.testing.assert_allclose(scores, expected[ids], atol=1e-9)
+
+
+def test_filtered_threshold_keeps_the_slowest_vector_that_a_common_one_empties(backend):
+    # A graph where everything is close to everything, and ten cliques at its border: the vector of
+    # eigenvalue 1 is spread over all items, those of the cliques stand on a few.
+    n, rng = 400, np.random.default_rng(23)
+    weights = np.triu(rng.random((n, n)) < 0.06, 1).astype(float)
+    for start in range(0, 80, 8):
+        weights[start : start + 8] = 0
+        weights[start : start + 8, start : start + 8] = 1
+        weights[start, 80 + start] = 1
+    affinity = sparse.csr_array(np.triu(weights, 1) + np.triu(weights, 1).T)
+    index = hg.build_index_from_graph(affinity, alpha=0.99, basis="eigen", rank=30, backend=backend)
+    counts = {}
+    for threshold in ("entries", "filtered"):
+        found = index.basis.sparsified_for(hg.PageRank(0.99), hg.Sparsity(0.95, threshold))
+        first = backend.asarray(np.eye(30, dtype="float32")[:, :1])
+        counts[threshold] = np.count_nonzero(backend.to_numpy(found.prolong(first)))
+    assert counts["entries"] < 0.1 * n < 0.5 * n < counts["filtered"]
+
+
+def test_sparsity_is_a_number_or_a_record(backend, rng):
+    vectors = clustered_vectors(rng, n=60)
+    index = hg.build_index(vectors, neighbors=8, basis="eigen", rank=6, backend=backend)
+    number = index.search(vectors[:3], k=9, method="shybrid", sparsity=0.9)
+    record = index.search(vectors[:3], k=9, method="shybrid", sparsity=hg.Sparsity(0.9))
+    np.testing.assert_array_equal(number.scores, record.scores)
+    with pytest.raises(ValueError, match=r"threshold must be one of"):
+        hg.Sparsity(0.9, "smallest")
+    with pytest.raises(ValueError, match=r"sparsity must lie in \[0, 1\)"):
+        hg.Sparsity(1.0)
+
+
+def test_similarity_below_fsr_is_exact_where_nothing_else_is_left(backend):
+    # All items that are similar are observed; then all eigenvectors, and then a flat filter.
+    affinity = path(12)
+    ids, similarities = np.array([[2, 7]]), np.array([[0.9, 0.4]])
+    whole = hg.build_index_from_graph(
+        affinity, alpha=0.9, basis="eigen", rank=12, dtype="float64", backend=backend
+    )
+    exact = whole.rerank(ids, similarities, k=12, method="temporal", rtol=1e-12)
+    found = whole.rerank(ids, similarities, k=12, method="fsr-similarity")
+    np.testing.assert_allclose(by_item(found), by_item(exact), atol=1e-9)
+    few = hg.with_basis(whole, "eigen", rank=3)
+    flat = few.rerank(ids, similarities, k=2, method="fsr-similarity", filter=hg.Polynomial((0.5,)))
+    assert flat.ids.tolist() == [[2, 7]]
+    np.testing.assert_allclose(flat.scores, [[0.5 * 0.9**3, 0.5 * 0.4**3]], atol=1e-12)
+
+
+def test_similarity_below_fsr_scores_what_was_found_outside_the_largest_component(backend):
+    affinity = sparse.block_diag([path(12), path(6)])
+    index = hg.build_index_from_graph(
+        sparse.csr_array(affinity), alpha=0.8, basis="eigen", rank=4, backend=backend
+    )
+    ids, similarities = np.array([[14, 3]]), np.array([[0.9, 0.5]])
+    spectral = index.rerank(ids, similarities, k=18, method="fsr")
+    below = index.rerank(ids, similarities, k=18, method="fsr-similarity")
+    assert by_item(spectral)[0, 14] == 0
+    assert by_item(below)[0, 14] == pytest.approx(0.2 * 0.9**3, rel=1e-5)
+
+
+def test_similarities_must_keep_their_smooth_part():
+    from hybrid_gpu import datasets, evaluation
+
+    split = datasets.split_queries(datasets.digits(), 60, seed=5)
+    vectors, queries = split.database.descriptors, split.queries.descriptors
+    index = hg.build_index(vectors, neighbors=10, alpha=0.8, basis="eigen", rank=25)
+    basis = index.basis
+    similarity = reference.unit(queries) @ reference.unit(vectors).T
+    values, eigenvectors = np.asarray(basis.eigenvalues), np.asarray(basis.vectors)
+
+    def quality(scores):
+        ids = np.argsort(-scores, axis=1, kind="stable")
+        return evaluation.mean_average_precision(ids, split.database.labels, split.queries.labels)
+
+    observed = np.stack([reference.observation(line) for line in similarity])
+    powered = np.maximum(similarity, 0) ** 3
+    spectral = (reference.transfer(values, 0.8) * (observed @ eigenvectors)) @ eigenvectors.T
+    rough = powered - (powered @ eigenvectors) @ eigenvectors.T
+    taken_away = quality(spectral + 0.2 * rough)
+    kept = np.stack(
+        [
+            reference.spectral_on_similarity(values, eigenvectors, y, line, 0.8)
+            for y, line in zip(observed, similarity, strict=True)
+        ]
+    )
+    assert taken_away < quality(similarity) - 0.1 < quality(kept) - 0.1
 
 
 def test_digits_rank_better_after_diffusion():

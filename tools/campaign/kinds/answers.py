@@ -469,7 +469,7 @@ def _leading(truth: _Truth, rank: int) -> _Leading | None:
 
 
 def _spectral_ways(truth: _Truth, index: Any, asked: _Questions, pairs: _Leading) -> Iterator[_Way]:
-    """FSR, and FSR mixed with similarity by the norms of the eigenvectors' rows."""
+    """FSR, FSR mixed with similarity by the norms of the eigenvectors' rows, and laid upon it."""
     alpha, lengths = truth.alpha, _lengths(asked.right)
     gains = (1 - alpha) / (1 - alpha * pairs.values)
     spectral = pairs.vectors @ (gains[:, None] * (pairs.vectors.T @ asked.right))
@@ -487,6 +487,10 @@ def _spectral_ways(truth: _Truth, index: Any, asked: _Questions, pairs: _Leading
     within = pairs.turned / (1 - alpha) + 4 * np.sqrt(pairs.turned)
     allowed = within * np.maximum(lengths, _lengths(found**_GAMMA))
     yield _Way("fsrw", index, {"method": "fsrw"}, mixed, allowed)
+    excess = (gains - (1 - alpha))[:, None]
+    below = pairs.vectors @ (excess * (pairs.vectors.T @ asked.right)) + (1 - alpha) * found**_GAMMA
+    allowed = pairs.turned * np.maximum(lengths, _lengths(found**_GAMMA))
+    yield _Way("fsr-similarity", index, {"method": "fsr-similarity"}, below, allowed)
 
 
 def _paper_ways(

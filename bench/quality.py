@@ -35,6 +35,8 @@ import hybrid_gpu as hg
 from hybrid_gpu import datasets, evaluation
 
 QUERIES, FEW, SEED = 200, 40, 13
+# Items that tuning takes as queries; fewer of large sets, where each of them costs more.
+SAMPLE, LARGE, SAMPLE_OF_LARGE = 200, 30_000, 64
 MEASURES = {
     "mAP": lambda *data: evaluation.per_query(evaluation.mean_average_precision, *data),
     "P@10": lambda *data: evaluation.per_query(evaluation.precision, *data, at=10),
@@ -50,7 +52,6 @@ HELD_BACK = (
     "electricdevices",
 )
 NEIGHBORS, ALPHAS = (5, 10, 15, 20, 30, 50, "auto"), (0.8, 0.9, 0.95, 0.99)
-MOST_OF_GRID = 30_000
 CUT_SETS, CLASS_SIZES, QUERIES_OF_A_CLASS = (
     ("jeopardy", "optdigits", "cifar10"),
     (2, 4, 8, 16, 32, 64, 128),
@@ -111,7 +112,8 @@ def settings_of(task: Task, tuned: bool) -> dict[str, tuple[dict[str, Any], dict
     known = np.random.default_rng(SEED).choice(codes.size, min(FEW, codes.size), replace=False)
     few[known] = codes[known]
     for name, labels in (("tuned", codes), ("tuned, 40 labels", few), ("tuned, no labels", None)):
-        tuning = hg.tune(task.items, labels, progress=told(f"{task.name} {name}"))
+        sample = SAMPLE if codes.size <= LARGE else SAMPLE_OF_LARGE
+        tuning = hg.tune(task.items, labels, sample=sample, progress=told(f"{task.name} {name}"))
         # The default is chosen anew where it was not beaten.
         best = tuning.best
         ways[name] = ({}, {}) if best == tuning.default else (best.build, best.search)
@@ -210,7 +212,7 @@ def grid(work: Iterator[Task]) -> None:
     """Record the gains over all sets: their mean, the worst, and how many lost over a point."""
     details = {}
     for task in work:
-        if len(task.items) <= MOST_OF_GRID:
+        if len(task.items) <= LARGE:
             details[task.name] = grid_gains(task)
             print(task.name)
     rows = []

@@ -68,6 +68,7 @@ MODULES = {
     "judgments": ("evaluation", "measures"),
     "labels": ("evaluation", "measures"),
     "methods": ("methods", "diffusion_index"),
+    "neighbor_count": ("neighbor_count",),
     "neighbors": ("neighbors",),
     "numpy_backend": ("backends", "affinity"),
     "observation": ("observation",),

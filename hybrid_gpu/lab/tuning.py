@@ -359,7 +359,9 @@ class _Trial:
                 ranking = index.rerank(ids, near, k=index.n, alpha=alpha)
             ids, scores = backend.to_numpy(ranking.ids), backend.to_numpy(ranking.scores)
             as_they_are.append(part.values(ids, self.measure))
-            order = np.argsort(-scores * correction[ids], axis=1, kind="stable")
+            # Equal scores keep their order: top-k gives ties to the lower place.
+            moved = backend.asarray(scores * correction[ids])
+            order = backend.to_numpy(backend.top_k(moved, index.n).ids)
             corrected.append(part.values(np.take_along_axis(ids, order, axis=1), self.measure))
         return np.concatenate(as_they_are), np.concatenate(corrected)
 

@@ -141,6 +141,11 @@ EQUIVALENT: dict[str, str] = {
     "np.ndarray)) else backend.to_numpy(backend.asarray(basis))": (
         "on the host, both are the same array"
     ),
+    # coarse_inverse
+    "_pseudo_inverse: kept = values > max(values[-1] * epsilon * values.size, least) -> kept "
+    "= values >= max(values[-1] * epsilon * values.size, least)": (
+        "no eigenvalue is exactly at the limit"
+    ),
     # conjugate_gradients
     "Descent.run: if count <= _NARROWED_TO * walk.numbers.shape[0]: -> if count > "
     "_NARROWED_TO * walk.numbers.shape[0]:": (
@@ -152,10 +157,10 @@ EQUIVALENT: dict[str, str] = {
         "2**31 rows take 16 GB: too much for a test"
     ),
     # dense_product
-    "dense_product: if len(tiles) == 1: -> if len(tiles) == 0:": (SPEED),
     "_tiles: return [(cut, whole) for cut in cuts] if n >= m else [(whole, cut) for cut in "
     "cuts] -> return [(cut, whole) for cut in cuts] if n > m else [(whole, cut) for cut in "
     "cuts]": (SPEED),
+    "dense_product: if len(tiles) == 1: -> if len(tiles) == 0:": (SPEED),
     # diffuse
     "_check_basis: if not same_matrix(basis.adjacency, graph.adjacency, backend): -> if not "
     "same_matrix(graph.adjacency, basis.adjacency, backend):": ("equal is equal both ways"),
@@ -169,12 +174,11 @@ EQUIVALENT: dict[str, str] = {
         "no eigenvector is zero"
     ),
     # galerkin_basis
+    "GalerkinBasis._inverted: check_room_for_inverse(self.coupling.shape[0], "
+    "orthonormal=self.gram is None) -> check_room_for_inverse(self.coupling.shape[1], "
+    "orthonormal=self.gram is None)": ("the matrix is square"),
     "GalerkinBasis.memory: inverse = self.coupling.shape[0] ** 2 * item_bytes(self.alone) -> "
     "inverse = self.coupling.shape[1] ** 2 * item_bytes(self.alone)": ("the matrix is square"),
-    "_pseudo_inverse: kept = values > max(values[-1] * epsilon * values.size, least) -> kept "
-    "= values >= max(values[-1] * epsilon * values.size, least)": (
-        "no eigenvalue is exactly at the limit"
-    ),
     "both_ways: turned = xp.argsort(columns * shape[0] + rows) -> turned = xp.argsort(columns"
     " * shape[0] - rows)": ("the order inside a row does not matter to a product"),
     "given_basis: order = device.xp.argsort(rows * vectors.shape[1] + columns) -> order = "
@@ -191,9 +195,6 @@ EQUIVALENT: dict[str, str] = {
     "flat[:0] -> kept = xp.sort(device.top_k(sizes, count).ids[0, :]) if r else flat[:1]": (
         "without vectors there is no entry to take"
     ),
-    "GalerkinBasis._inverted: check_room_for_inverse(self.coupling.shape[0], "
-    "orthonormal=self.gram is None) -> check_room_for_inverse(self.coupling.shape[1], "
-    "orthonormal=self.gram is None)": ("the matrix is square"),
     # generic
     "GenericBackend.laplacian_step: return Product(values=values, "
     "curvature=self.column_dots(direction, values)) -> return Product(values=values, "
@@ -211,19 +212,47 @@ EQUIVALENT: dict[str, str] = {
         "of two axes, 1 is the last"
     ),
     # judgments
+    "_checked_gains: for query, (line, items) in enumerate(zip(gains, lists, strict=True)): "
+    "-> for query, (line, items) in enumerate(zip(gains, lists, strict=False)):": (
+        "lengths are compared before"
+    ),
+    "_without: line = line if at is None else line[: at + junk[query].size] -> pass": (
+        "speed only: how much of a long ranking is looked at"
+    ),
     "judged_by_labels: for query, (line, label) in enumerate(zip(ranking, asked, "
     "strict=True)): -> for query, (line, label) in enumerate(zip(ranking, asked, "
     "strict=False)):": ("lengths are compared before"),
     "judged_by_lists: for query, (line, items) in enumerate(zip(ranking, lists, "
     "strict=True)): -> for query, (line, items) in enumerate(zip(ranking, lists, "
     "strict=False)):": ("lengths are compared before"),
-    "_without: line = line if at is None else line[: at + junk[query].size] -> pass": (
-        "speed only: how much of a long ranking is looked at"
+    # neighbor_count
+    "_first_edges: known = xp.reshape(xp.where(joinable, others, xp.zeros_like(others)), "
+    "(-1,)) -> known = xp.reshape(xp.where(joinable, others, xp.ones_like(others)), (-1,))": (
+        "what stands in for a missing neighbor is masked afterwards"
     ),
-    "_checked_gains: for query, (line, items) in enumerate(zip(gains, lists, strict=True)): "
-    "-> for query, (line, items) in enumerate(zip(gains, lists, strict=False)):": (
-        "lengths are compared before"
+    "_first_edges: others = xp.astype(xp.take(lists.ids, items, axis=0), xp.int64, "
+    "copy=False) -> others = xp.astype(xp.take(lists.ids, items, axis=0), xp.int64, "
+    "copy=True)": ("speed only: nothing writes to the ids"),
+    "measured_recall: hits += int(xp.sum(xp.astype((ids >= 0) & (similarities >= last[rows, "
+    ":]), xp.int64))) -> hits += int(xp.sum(xp.astype((ids >= 0) & (similarities > last[rows,"
+    " :]), xp.int64)))": ("with room for rounding, no similarity is equal to the bound"),
+    "measured_recall: ids = xp.astype(xp.take(lists.ids, items[rows], axis=0), xp.int64, "
+    "copy=False) -> ids = xp.astype(xp.take(lists.ids, items[rows], axis=0), xp.int64, "
+    "copy=True)": ("speed only: nothing writes to the ids"),
+    "measured_recall: known = xp.reshape(xp.where(ids >= 0, ids, xp.zeros_like(ids)), (-1,)) "
+    "-> known = xp.reshape(xp.where(ids > 0, ids, xp.zeros_like(ids)), (-1,))": (
+        "what stands in for a missing neighbor is masked afterwards"
     ),
+    "measured_recall: known = xp.reshape(xp.where(ids >= 0, ids, xp.zeros_like(ids)), (-1,)) "
+    "-> known = xp.reshape(xp.where(ids >= 0, ids, xp.ones_like(ids)), (-1,))": (
+        "what stands in for a missing neighbor is masked afterwards"
+    ),
+    "measured_recall: known = xp.reshape(xp.where(ids >= 0, ids, xp.zeros_like(ids)), (-1,)) "
+    "-> known = xp.reshape(xp.where(ids >= 1, ids, xp.zeros_like(ids)), (-1,))": (
+        "what stands in for a missing neighbor is masked afterwards"
+    ),
+    "measured_recall: last = true.similarities[:, -1:] - 1e-5 -> last = true.similarities[:, "
+    "-1:] - 0.0001": ("how much room rounding gets is a choice"),
     # neighbors
     '_through_faiss: if gpu is not None and hasattr(faiss, "StandardGpuResources"): -> if '
     '(gpu is not None) or (hasattr(faiss, "StandardGpuResources")):': (
@@ -328,25 +357,6 @@ EQUIVALENT: dict[str, str] = {
         "the host is where NumPy arrays go anyway; on a device of its own, tests notice"
     ),
     # significance
-    "compare: differences[np.abs(differences) <= _ROUNDING * np.maximum(np.abs(a), "
-    "np.abs(b))] = 0 -> differences[np.abs(differences) < _ROUNDING * np.maximum(np.abs(a), "
-    "np.abs(b))] = 0": ("the slack for rounding is a choice, and either value's size will do"),
-    "compare: differences[np.abs(differences) <= _ROUNDING * np.maximum(np.abs(a), "
-    "np.abs(b))] = 0 -> differences[np.abs(differences) <= _ROUNDING * np.minimum(np.abs(a), "
-    "np.abs(b))] = 0": ("the slack for rounding is a choice, and either value's size will do"),
-    "compare: differences[np.abs(differences) <= _ROUNDING * np.maximum(np.abs(a), "
-    "np.abs(b))] = 0 -> differences[np.abs(differences) <= _ROUNDING * np.maximum((a), "
-    "np.abs(b))] = 0": ("the slack for rounding is a choice, and either value's size will do"),
-    "compare: differences[np.abs(differences) <= _ROUNDING * np.maximum(np.abs(a), "
-    "np.abs(b))] = 0 -> differences[np.abs(differences) <= _ROUNDING * np.maximum(np.abs(a), "
-    "(b))] = 0": ("the slack for rounding is a choice, and either value's size will do"),
-    "_interval: if np.all(values == values[0]): -> if np.all(values == values[1]):": (
-        "all are equal to any one of them"
-    ),
-    "_corrected_levels: near = np.abs(means - mean) <= _ROUNDING * np.max(np.abs(values)) -> "
-    "near = np.abs(means - mean) < _ROUNDING * np.max(np.abs(values))": (
-        "the slack for rounding is a choice"
-    ),
     "_corrected_levels: below = np.count_nonzero((means < mean) & ~near) + "
     "np.count_nonzero(near) / 2 -> below = np.count_nonzero((means <= mean) & ~near) + "
     "np.count_nonzero(near) / 2": ("what equals the mean is near it, and counted apart"),
@@ -358,14 +368,33 @@ EQUIVALENT: dict[str, str] = {
     "deviations = (values - mean) / np.max(np.abs(values + mean))": (
         "any positive scale: the skewness has none"
     ),
-    "_sign_flip_p_value: return float(np.mean(np.abs(sums) >= bound)) -> return "
-    "float(np.mean(np.abs(sums) > bound))": ("the slack for rounding is a choice"),
-    "_sign_flip_p_value: rng = np.random.default_rng([seed, 1]) -> rng = "
-    "np.random.default_rng([seed, 0])": ("a matter of chance: other random signs, as good"),
+    "_corrected_levels: near = np.abs(means - mean) <= _ROUNDING * np.max(np.abs(values)) -> "
+    "near = np.abs(means - mean) < _ROUNDING * np.max(np.abs(values))": (
+        "the slack for rounding is a choice"
+    ),
+    "_interval: if np.all(values == values[0]): -> if np.all(values == values[1]):": (
+        "all are equal to any one of them"
+    ),
     "_sign_flip_p_value: farther += int(np.count_nonzero(np.abs(signs @ moved) >= bound)) -> "
     "farther += int(np.count_nonzero(np.abs(signs @ moved) > bound))": (
         "the slack for rounding is a choice"
     ),
+    "_sign_flip_p_value: return float(np.mean(np.abs(sums) >= bound)) -> return "
+    "float(np.mean(np.abs(sums) > bound))": ("the slack for rounding is a choice"),
+    "_sign_flip_p_value: rng = np.random.default_rng([seed, 1]) -> rng = "
+    "np.random.default_rng([seed, 0])": ("a matter of chance: other random signs, as good"),
+    "compare: differences[np.abs(differences) <= _ROUNDING * np.maximum(np.abs(a), "
+    "np.abs(b))] = 0 -> differences[np.abs(differences) < _ROUNDING * np.maximum(np.abs(a), "
+    "np.abs(b))] = 0": ("the slack for rounding is a choice, and either value's size will do"),
+    "compare: differences[np.abs(differences) <= _ROUNDING * np.maximum(np.abs(a), "
+    "np.abs(b))] = 0 -> differences[np.abs(differences) <= _ROUNDING * np.maximum((a), "
+    "np.abs(b))] = 0": ("the slack for rounding is a choice, and either value's size will do"),
+    "compare: differences[np.abs(differences) <= _ROUNDING * np.maximum(np.abs(a), "
+    "np.abs(b))] = 0 -> differences[np.abs(differences) <= _ROUNDING * np.maximum(np.abs(a), "
+    "(b))] = 0": ("the slack for rounding is a choice, and either value's size will do"),
+    "compare: differences[np.abs(differences) <= _ROUNDING * np.maximum(np.abs(a), "
+    "np.abs(b))] = 0 -> differences[np.abs(differences) <= _ROUNDING * np.minimum(np.abs(a), "
+    "np.abs(b))] = 0": ("the slack for rounding is a choice, and either value's size will do"),
     # spectrum
     "_probe: cut = smallest - 0.02 * (1 + smallest) -> cut = smallest - 0.2 * (1 + smallest)": (
         "a choice: how far the filter begins below the smallest value"

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 import hybrid_gpu as hg
+from hybrid_gpu.graph import neighbor_count
 from hybrid_gpu.graph.neighbor_count import (
     best_first,
     chosen_count,
@@ -74,6 +75,26 @@ def test_the_first_number_that_leaves_one_percent_alone_is_taken(backend):
     far = np.full(n, 20)
     far[:2] = 40  # one pair too many that waits for a longer list
     assert chosen_count(pairs(n, width, backend, far), backend) == 40
+    # An edge needs both ends: the later of the two places counts.
+    for first, second in ((3, 31), (31, 3)):
+        far = np.where(np.arange(n) % 2 == 0, first, second)
+        assert chosen_count(pairs(n, width, backend, far), backend) == 31
+
+
+def test_large_databases_are_looked_at_in_a_sample(backend, monkeypatch):
+    monkeypatch.setattr(neighbor_count, "_SAMPLE", 100)
+    n, width = 6000, 50
+    far = np.full(n, 44)
+    far[::60], far[1::60] = 20, 20
+    far[:2] = 37  # the first item of the sample alone may be an exception
+    # 60 items of the end have no neighbors: one of the sample is among them.
+    monkeypatch.setattr(neighbor_count, "_ISOLATED", 0.02)
+    assert chosen_count(pairs(n, width, backend, far), backend) == 20
+
+
+def test_a_single_item_has_nothing_to_choose(backend):
+    index = hg.build_index_from_neighbors([[-1]], [[0.0]], backend=backend)
+    assert index.search_items([0], k=1).ids.tolist() == [[0]]
 
 
 def test_items_that_cannot_be_joined_do_not_count_as_joined(backend):
@@ -86,6 +107,7 @@ def test_items_that_cannot_be_joined_do_not_count_as_joined(backend):
     assert chosen_count(lists_of(ids, close, backend), backend) == 15
     # The same lists between items that point away from each other: no edge, and so the widest.
     assert chosen_count(lists_of(ids, -close, backend), backend) == 20
+    assert chosen_count(lists_of(ids, 0 * close, backend), backend) == 20
     # An item that lists itself is not its own neighbor.
     own = np.tile(np.arange(n)[:, None], (1, 20))
     assert chosen_count(lists_of(own, close, backend), backend) == 20
@@ -183,6 +205,8 @@ def test_recall_is_the_part_that_was_found(backend, rng, missing):
     ids[:, :missing] = far[:, -missing or n :]
     if missing:
         ids[:, 0] = -1
+    # An engine may list them in any order.
+    ids = rng.permuted(ids, axis=1)
     lists = lists_of(ids, backend.to_numpy(true.similarities), backend)
     if missing:
         with pytest.warns(UserWarning, match=r"found .* % of the true neighbors"):
@@ -190,6 +214,20 @@ def test_recall_is_the_part_that_was_found(backend, rng, missing):
     else:
         recall = measured_recall(lists, units, "IVF4,Flat", backend)
     assert recall == pytest.approx(1 - missing / k)
+
+
+def test_one_of_twenty_may_be_missed_without_a_warning(backend, rng, recwarn):
+    n, k = 300, 20
+    units = unit_rows(backend.asarray(rng.standard_normal((n, 6)), "float32"), backend)
+    ids = backend.to_numpy(hg.nearest_neighbors(units, k=k, knn="exact", backend=backend).ids)
+    fewer = np.where(np.arange(k) == 4, -1, ids)
+    assert measured_recall(lists_of(fewer, 0.0 * ids, backend), units, "PQ4", backend) == 0.95
+    # The sample begins with the first item, and goes through to the end.
+    alone = ids.copy()
+    alone[0] = -1
+    found = measured_recall(lists_of(alone, 0.0 * ids, backend), units, "PQ4", backend)
+    assert found == pytest.approx(149 / 150)
+    assert not recwarn.list
 
 
 def test_any_of_equal_items_is_a_true_neighbor(backend):

@@ -129,8 +129,12 @@ def measured(task: Task, tuned: bool) -> dict[str, Any]:
     """The values of every query by every way and measure, and what was built."""
     values: dict[str, dict[str, NDArray[np.float64]]] = {name: {} for name in MEASURES}
     built: dict[str, Any] = {}
+    # One k-NN search for all of them; what is built is what build_index(items) builds.
+    lists = hg.nearest_neighbors(task.items, k=min(50, len(task.items) - 1))
     for way, (build, search) in settings_of(task, tuned).items():
-        index = hg.build_index(task.items, **build)
+        index = hg.build_index_from_neighbors(
+            lists.ids, lists.similarities, descriptors=task.items, **build
+        )
         ids = index.search(task.queries, k=index.n, **search).ids
         for name, measure in MEASURES.items():
             values[name][way] = measure(ids, task.labels, task.query_labels)
@@ -195,9 +199,12 @@ def means_of(found: dict[str, Any]) -> dict[str, Any]:
 def grid_gains(task: Task) -> dict[tuple[Any, float], float]:
     """What each number of neighbors and alpha gains over plain search, in points of mAP."""
     gains = {}
+    lists = hg.nearest_neighbors(task.items, k=min(50, len(task.items) - 1))
     for count in NEIGHBORS:
         neighbors = min(count, len(task.items) - 1) if isinstance(count, int) else count
-        index = hg.build_index(task.items, neighbors=neighbors)
+        index = hg.build_index_from_neighbors(
+            lists.ids, lists.similarities, neighbors=neighbors, descriptors=task.items
+        )
 
         def value(**options: Any) -> float:
             ids = index.search(task.queries, k=index.n, **options).ids  # noqa: B023

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import stat
 import sys
 from collections.abc import Iterator, Mapping
@@ -137,10 +138,9 @@ def neighbor_count(neighbors: str) -> int | str:
     """The number of neighbors that was typed, or ``"auto"``."""
     if neighbors == AUTO:
         return AUTO
-    try:
-        return int(neighbors)
-    except ValueError as fault:
-        raise ValueError(f"--neighbors must be a number or auto; got {neighbors!r}.") from fault
+    if not re.fullmatch("[0-9]{1,18}", neighbors):
+        raise ValueError(f"--neighbors must be a number or auto; got {neighbors!r}.")
+    return int(neighbors)
 
 
 def make_table(*headings: str) -> Table:

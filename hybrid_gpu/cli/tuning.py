@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
@@ -88,11 +89,12 @@ def _plain(found: Tuning) -> dict[str, Any]:
 def _command(found: Tuning, descriptors: Path) -> str:
     """The commands that build and search an index in the best way."""
     best, graph, how = found.best, "", ""
+    fixed = "".join(f" --{name} {shlex.quote(value)}" for name, value in found.fixed.items())
     if best != found.default:
         graph = "".join(f" --{name} {value:g}" for name, value in best.build.items())
         how = f" --method {best.method}" if not best.build else ""
         how += " --degree-correction" if best.degree_correction else ""
     return (
-        f"hybrid-gpu build {descriptors} my-index{graph}\n"
+        f"hybrid-gpu build {shlex.quote(str(descriptors))} my-index{fixed}{graph}\n"
         f"hybrid-gpu search my-index queries.npy{how}"
     )

@@ -25,11 +25,14 @@ _FEWEST, _MOST = 15, 50
 _FEWEST_OF_SMALL = 10
 # The part of the items that may stay without an edge.
 _ISOLATED = 0.01
-# Items that are looked at, evenly spread; and those looked at together, for the sake of memory.
-_SAMPLE, _TILE = 16_384, 256
+# Items that are looked at, drawn by a fixed seed: items may be stored in turns of some length. And
+# those looked at together, for the sake of memory.
+_SAMPLE, _SEED, _TILE = 16_384, 20180807, 256
 # Items whose neighbors are searched again, exactly, and the recall below which a user is warned.
 _PROBES, _LOW_RECALL = 256, 0.95
 _PROBED_TOGETHER = 16
+# Of cosines in float64.
+_ROUNDING = 1e-12
 
 
 def check_neighbors(neighbors: Any, most: int) -> int | None:
@@ -52,7 +55,7 @@ def chosen_count(lists: Neighbors, backend: Backend) -> int:
     If no number does, the largest that may be: what the lists have, and ``widest_choice``.
     """
     n, width = (int(size) for size in lists.ids.shape)
-    most = min(width, widest_choice(n)) if n > 1 else width
+    most = min(width, max(1, widest_choice(n)))
     fewest = min(_FEWEST, most)
     first = _first_edges(lists.cut(most), backend)
     allowed = _ISOLATED * first.size
@@ -63,15 +66,22 @@ def chosen_count(lists: Neighbors, backend: Backend) -> int:
 
 
 def best_first(lists: Neighbors, backend: Backend) -> Neighbors:
-    """Lists of all items in the order of their similarity, with an item's own id left out."""
+    """Lists of all items by similarity, ties to the lower id; each id once, and not its own."""
     xp = backend.xp
     n, width = lists.ids.shape
-    own = xp.arange(n, dtype=lists.ids.dtype, device=backend.device)[:, None]
-    others = (lists.ids >= 0) & (lists.ids != own)
-    nothing = xp.full_like(lists.similarities, -xp.inf)
-    best = backend.top_k(xp.where(others, lists.similarities, nothing), width)
+    # In the order of the ids first: then a repeated one stands beside itself, its best entry first.
+    order = xp.argsort(lists.similarities, axis=1, descending=True, stable=True)
+    ids = xp.take_along_axis(lists.ids, order, axis=1)
+    by_id = xp.argsort(ids, axis=1, stable=True)
+    order = xp.take_along_axis(order, by_id, axis=1)
+    ids = xp.take_along_axis(lists.ids, order, axis=1)
+    values = xp.take_along_axis(lists.similarities, order, axis=1)
+    own = xp.arange(n, dtype=ids.dtype, device=backend.device)[:, None]
+    before = xp.concat([xp.full_like(ids[:, :1], -1), ids[:, :-1]], axis=1)
+    others = (ids >= 0) & (ids != own) & (ids != before)
+    best = backend.top_k(xp.where(others, values, xp.full_like(values, -xp.inf)), width)
     found = best.scores > -xp.inf
-    ids = xp.take_along_axis(lists.ids, best.ids, axis=1)
+    ids = xp.take_along_axis(ids, best.ids, axis=1)
     return Neighbors(
         xp.where(found, ids, xp.full_like(ids, -1)),
         xp.where(found, best.scores, xp.zeros_like(best.scores)),
@@ -86,7 +96,7 @@ def _first_edges(lists: Neighbors, backend: Backend) -> HostArray:
     """
     xp = backend.xp
     n, width = lists.ids.shape
-    sample = backend.asarray(np.arange(0, n, -(-n // _SAMPLE)))
+    sample = _sample(n, _SAMPLE, backend)
     places = xp.arange(width, device=backend.device)[None, :]
     found = []
     for start in range(0, sample.shape[0], _TILE):
@@ -104,6 +114,14 @@ def _first_edges(lists: Neighbors, backend: Backend) -> HostArray:
     return np.concatenate(found) + 1
 
 
+def _sample(n: int, most: int, backend: Backend) -> Array:
+    """Some of n items, all if there are not more, in order."""
+    items = np.arange(n)
+    if n > most:
+        items = np.sort(np.random.default_rng(_SEED).choice(n, most, replace=False))
+    return backend.asarray(items)
+
+
 def measured_recall(lists: Neighbors, units: Array, knn: str, backend: Backend) -> float:
     """The part of the true neighbors that an approximate engine found, on a sample of the items.
 
@@ -116,19 +134,25 @@ def measured_recall(lists: Neighbors, units: Array, knn: str, backend: Backend) 
     """
     xp = backend.xp
     n, k = (int(size) for size in lists.ids.shape)
-    items = backend.asarray(np.arange(0, n, -(-n // _PROBES)))
+    items = _sample(n, _PROBES, backend)
     probes = xp.take(units, items, axis=0)
     true = exact_neighbors(units, probes, k, own=items, backend=backend)
-    # The engine's own similarities may be those of a code, and rounding needs some room.
-    last = true.similarities[:, -1:] - 1e-5
+
+    def cosines(rows: slice, ids: Array) -> Array:
+        # In float64, by the vectors: an engine's own are those of a code, and rounding in float32
+        # is all that tells apart descriptors that lie in one direction.
+        known = xp.reshape(xp.where(ids >= 0, ids, xp.zeros_like(ids)), (-1,))
+        listed = xp.astype(xp.take(units, known, axis=0), xp.float64)
+        listed = xp.reshape(listed, (*ids.shape, units.shape[1]))
+        return xp.sum(listed * xp.astype(probes[rows, None, :], xp.float64), axis=2)
+
     hits = 0
     for start in range(0, items.shape[0], _PROBED_TOGETHER):
         rows = slice(start, min(start + _PROBED_TOGETHER, items.shape[0]))
         ids = xp.astype(xp.take(lists.ids, items[rows], axis=0), xp.int64, copy=False)
-        known = xp.reshape(xp.where(ids >= 0, ids, xp.zeros_like(ids)), (-1,))
-        listed = xp.reshape(xp.take(units, known, axis=0), (*ids.shape, units.shape[1]))
-        similarities = xp.sum(listed * probes[rows, None, :], axis=2)
-        hits += int(xp.sum(xp.astype((ids >= 0) & (similarities >= last[rows, :]), xp.int64)))
+        last = xp.min(cosines(rows, true.ids[rows, :]), axis=1, keepdims=True) - _ROUNDING
+        found = (ids >= 0) & (cosines(rows, ids) >= last)
+        hits += int(xp.sum(xp.astype(found, xp.int64)))
     recall = hits / (int(items.shape[0]) * k)
     if recall < _LOW_RECALL:
         warn_caller(

@@ -13,8 +13,14 @@ from hybrid_gpu.backends import Array, Backend, select_backend
 from hybrid_gpu.backends.protocol import TopK
 from hybrid_gpu.diffusion.observation import Observation
 from hybrid_gpu.diffusion.solution import Solution, not_converged
-from hybrid_gpu.graph.neighbors import unit_rows
-from hybrid_gpu.ranking.first_stage import FirstStage, GivenLists, OwnItems, SimilarItems
+from hybrid_gpu.graph.neighbors import Neighbors, unit_rows
+from hybrid_gpu.ranking.first_stage import (
+    FirstStage,
+    GivenLists,
+    OwnItems,
+    SimilarItems,
+    powered,
+)
 from hybrid_gpu.ranking.request import Request
 from hybrid_gpu.ranking.state import IndexState
 from hybrid_gpu.ranking.top_items import Ranking, Report, best_items
@@ -128,6 +134,29 @@ def search_own_items(state: IndexState, ids: Any, request: Request) -> Ranking:
 
         here = lives_here(ids, backend)
         return _rank(state, _Queries((items,), here, first_stage, 1, request.shortlist), request)
+
+
+def search_from_outside(
+    state: IndexState, ids: Array, neighbors: Neighbors, request: Request
+) -> Ranking:
+    """Rank the database for some of its items (m,) as if they were not in it.
+
+    Diffusion starts from the items' own lists (m, q) of neighbors, in which they are not. The rest
+    is that of a search by descriptors.
+    """
+    backend, xp = state.backend, state.backend.xp
+    items = state.required_descriptors("search")
+    observed = min(request.query_neighbors or state.n, int(neighbors.ids.shape[1]))
+
+    def first_stage(part: Array, near: Array, similarities: Array) -> FirstStage:
+        places = state.numbering.to_places(near[:, :observed], xp)
+        weights = powered(similarities[:, :observed], state.gamma, backend)
+        hits = Observation(places, weights, state.n)
+        queries = xp.take(items, xp.take(state.numbering.places, part), axis=0)
+        return SimilarItems(state, queries, observation=hits)
+
+    arrays = (ids, neighbors.ids, neighbors.similarities)
+    return _rank(state, _Queries(arrays, True, first_stage, observed, request.shortlist), request)
 
 
 def home_of(values: Any, backend: Backend) -> Backend:

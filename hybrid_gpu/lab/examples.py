@@ -13,7 +13,14 @@ from hybrid_gpu.backends import Array, Backend
 from hybrid_gpu.backends.protocol import HostArray
 from hybrid_gpu.evaluation.rankings import id_lists, on_host
 from hybrid_gpu.graph.neighbors import exact_neighbors, unit_rows
-from hybrid_gpu.validation import check_choice, check_item_ids, check_vectors, refuse_masked, shown
+from hybrid_gpu.validation import (
+    check_choice,
+    check_item_ids,
+    check_vectors,
+    dtype_name,
+    refuse_masked,
+    shown,
+)
 
 # By labels, which is faster, and by lists.
 _AT_TEN = {"at": 10}
@@ -58,6 +65,11 @@ class Examples:
         """Number of queries."""
         return int(self.vectors.shape[0])
 
+    @property
+    def judged(self) -> int | None:
+        """Items that a query's ranking has to be judged by; None: all of the database."""
+        return None if self.labels is None else int(np.count_nonzero(self.labels >= 0)) - 1
+
     def part(self, rows: slice) -> Examples:
         """Some of the queries."""
         return Examples(
@@ -88,6 +100,17 @@ def check_measure(measure: Any) -> str:
     return check_choice(measure, "measure", MEASURES)
 
 
+def check_depth(measure: str, examples: Examples, n: int) -> None:
+    """Refuse a measure that looks further than there are items to judge."""
+    depth = _MEASURES[measure][2].get("at", 1)
+    judged = n - 1 if examples.judged is None else examples.judged
+    if judged < depth:
+        raise ValueError(
+            f"measure {measure!r} looks at {depth} results, and only {judged} items are judged "
+            "beside a query. Take 'mAP' or 'MRR', or label more items."
+        )
+
+
 def labeled_examples(labels: Any, units: Array, most: int, seed: int, backend: Backend) -> Examples:
     """Labeled items as queries; relevant are the other items with the same label."""
     n = int(units.shape[0])
@@ -95,28 +118,39 @@ def labeled_examples(labels: Any, units: Array, most: int, seed: int, backend: B
     known = codes >= 0
     sizes = np.bincount(codes[known], minlength=1)
     askable = np.flatnonzero(known & (sizes[np.maximum(codes, 0)] > 1))
-    if askable.size < 2:
+    if askable.size < 2 or sizes.size < 2:
         raise ValueError(
-            "labels must give at least two items a label that another item has; got "
-            f"{askable.size} of {n}. Without labels, leave them out."
+            "labels must be of two classes at least, and give at least two items a label that "
+            f"another item has; got {np.count_nonzero(sizes)} classes, and {askable.size} such "
+            f"items of {n}. Without labels, leave them out."
         )
-    rng = np.random.default_rng(seed)
-    items = np.sort(rng.choice(askable, min(most, askable.size), replace=False))
+    items = _drawn(askable, most, seed)
     vectors = backend.xp.take(units, backend.asarray(items), axis=0)
     source = f"{items.size} queries among {int(known.sum())} labeled items"
     return Examples(source, items, vectors, labels=codes)
 
 
-def listed_examples(queries: Any, relevant: Any, units: Array, backend: Backend) -> Examples:
+def listed_examples(
+    queries: Any, relevant: Any, units: Array, most: int, seed: int, backend: Backend
+) -> Examples:
     """Queries with their relevant items: ids of items (m,), or descriptors (m, d)."""
     xp, (n, d) = backend.xp, units.shape
-    if np.ndim(queries) == 1:
-        items = backend.to_numpy(check_item_ids(queries, n, backend=backend))
+    array = on_host(queries, "queries") if not hasattr(queries, "ndim") else queries
+    if array.ndim == 1 and "float" in str(array.dtype):
+        raise ValueError(
+            "queries must be ids of items (m,), or descriptors (m, d); got numbers with fractions "
+            f"of shape {tuple(array.shape)}. Reshape one descriptor with queries[None, :]."
+        )
+    items = None
+    if array.ndim == 1:
+        items = backend.to_numpy(check_item_ids(array, n, backend=backend))
+        if np.unique(items).size < items.size:
+            raise ValueError(
+                "queries must name each item once: join their lists of relevant items."
+            )
         vectors = xp.take(units, backend.asarray(items), axis=0)
     else:
-        items = None
-        dtype = str(units.dtype).rpartition(".")[2]
-        vectors = check_vectors(queries, "queries", dtype=dtype, backend=backend)
+        vectors = check_vectors(array, "queries", dtype=dtype_name(units.dtype), backend=backend)
         if vectors.shape[1] != d:
             raise ValueError(
                 f"queries must have the database's {d} dimensions; got {vectors.shape[1]}."
@@ -130,12 +164,20 @@ def listed_examples(queries: Any, relevant: Any, units: Array, backend: Backend)
     rows = np.flatnonzero([one.size > 0 for one in lists])
     if rows.size < 2:
         raise ValueError(f"relevant must be known for at least two queries; got {rows.size}.")
+    rows = _drawn(rows, most, seed)
     return Examples(
         f"{rows.size} queries with lists of relevant items",
         None if items is None else items[rows],
         xp.take(vectors, backend.asarray(rows), axis=0),
         [lists[row] for row in rows],
     )
+
+
+def _drawn(candidates: HostArray, most: int, seed: int) -> HostArray:
+    """So many of the candidates, at most, in order."""
+    if candidates.size <= most:
+        return candidates
+    return np.sort(np.random.default_rng(seed).choice(candidates, most, replace=False))
 
 
 def halved_examples(units: Array, most: int, seed: int, backend: Backend) -> tuple[Array, Examples]:
@@ -155,7 +197,7 @@ def halved_examples(units: Array, most: int, seed: int, backend: Backend) -> tup
     first, second = (
         unit_rows(half, backend) for half in (turned[:, : d // 2], turned[:, d // 2 :])
     )
-    items = np.sort(rng.choice(n, min(most, n), replace=False))
+    items = _drawn(np.arange(n), most, seed)
     places = backend.asarray(items)
     near = exact_neighbors(
         second,
@@ -172,22 +214,21 @@ def halved_examples(units: Array, most: int, seed: int, backend: Backend) -> tup
 def _codes(labels: Any, n: int) -> HostArray:
     """Labels of any kind as numbers from 0 up; -1 for unknown ones."""
     refuse_masked(labels, "labels", "-1")
-    array = on_host(labels, "labels")
-    if array.ndim != 1 or array.size != n:
+    # A list is read label by label: as an array, NaN among words would be a word.
+    listed = labels if isinstance(labels, (list, tuple)) else on_host(labels, "labels")
+    if np.ndim(listed) != 1 or len(listed) != n:
         raise ValueError(
-            f"labels must be one for each of the {n} items; got shape {array.shape}. Give -1, NaN, "
-            "None or '' to items without one."
+            f"labels must be one for each of the {n} items; got shape {np.shape(listed)}. Give -1, "
+            "NaN, None or '' to items without one."
         )
-    if array.dtype.kind not in "biufUSO":
-        raise TypeError(f"labels must be numbers or words; got {shown(labels)}.")
     numbers: dict[Any, int] = {}
     codes = np.empty(n, np.int64)
-    for place, label in enumerate(array.tolist()):
-        codes[place] = -1 if _is_unknown(label) else numbers.setdefault(label, len(numbers))
+    for place, label in enumerate(listed):
+        value = label.item() if isinstance(label, np.generic) else label
+        if value is None or value in (-1, "", b"") or value != value:
+            codes[place] = -1
+        elif isinstance(value, (str, bytes, int, float)):
+            codes[place] = numbers.setdefault(value, len(numbers))
+        else:
+            raise TypeError(f"labels must be numbers or words; got {shown(label)}.")
     return codes
-
-
-def _is_unknown(label: Any) -> bool:
-    if isinstance(label, (int, float)):
-        return label != label or label < 0
-    return label is None or label in ("", b"")

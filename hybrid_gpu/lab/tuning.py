@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import os
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -14,13 +15,21 @@ from hybrid_gpu.backends import Array, Backend, select_backend
 from hybrid_gpu.backends.protocol import HostArray
 from hybrid_gpu.diffusion.filters import DEFAULT_ALPHA
 from hybrid_gpu.evaluation import Interval
-from hybrid_gpu.graph.neighbor_count import chosen_count, widest_choice
-from hybrid_gpu.graph.neighbors import Neighbors, check_engine, neighbors_of_units, unit_rows
+from hybrid_gpu.graph.neighbor_count import chosen_count, measured_recall, widest_choice
+from hybrid_gpu.graph.neighbors import (
+    Neighbors,
+    check_engine,
+    is_approximate,
+    neighbors_of_units,
+    unit_rows,
+)
 from hybrid_gpu.index.build import BasisChoice, Settings, check_room, state_from_lists
 from hybrid_gpu.index.diffusion_index import DiffusionIndex
 from hybrid_gpu.index.factory import PAPER
+from hybrid_gpu.index.search import search_from_outside
 from hybrid_gpu.lab.examples import (
     Examples,
+    check_depth,
     check_measure,
     halved_examples,
     labeled_examples,
@@ -28,13 +37,16 @@ from hybrid_gpu.lab.examples import (
 )
 from hybrid_gpu.lab.plots import Panel, Series, chart
 from hybrid_gpu.progress import Progress
+from hybrid_gpu.ranking.asking import requested
 from hybrid_gpu.ranking.state import Origin
 from hybrid_gpu.validation import (
     check_alpha,
     check_count,
+    check_dtype,
     check_positive,
     check_sequence,
     check_vectors,
+    dtype_name,
 )
 
 # Entries of rankings that are held together: 8 bytes of id and of score each, and some copies.
@@ -112,6 +124,8 @@ class Tuning:
         the setting that the other parts chose.
     by_default : Interval
         The same for the default setting.
+    fixed : mapping of str to str
+        What was not chosen but given: ``knn`` and ``dtype``, where they are not the default.
     """
 
     best: Setting
@@ -121,6 +135,7 @@ class Tuning:
     source: str
     expected: Interval
     by_default: Interval
+    fixed: Mapping[str, str]
 
     def row(self, setting: Setting) -> Row:
         """The row of a setting."""
@@ -129,9 +144,9 @@ class Tuning:
     @property
     def code(self) -> str:
         """The lines of Python that build and search an index in the best way."""
-        options: list[dict[str, Any]] = [{}, {}]
+        options: list[dict[str, Any]] = [dict(self.fixed), {}]
         if self.best != self.default:
-            options = [self.best.build, self.best.search]
+            options = [{**self.fixed, **self.best.build}, self.best.search]
         graph, how = (
             "".join(f", {name}={value!r}" for name, value in part.items()) for part in options
         )
@@ -262,6 +277,7 @@ def tune(
     """
     device = select_backend(backend, like=descriptors)
     check_engine(knn)
+    dtype = check_dtype(dtype)
     measure, sample = check_measure(measure), check_count(sample, "sample", low=2)
     seed, folds = check_count(seed, "seed", low=0), check_count(folds, "folds", low=2)
     if (queries is None) != (relevant is None):
@@ -280,24 +296,38 @@ def tune(
         [check_positive(gamma, "gammas") for gamma in check_sequence(gammas, "gammas", "(1, 3)")],
         [check_alpha(alpha) for alpha in check_sequence(alphas, "alphas", "(0.9, 0.99)")],
     )
+    for alpha, gamma in itertools.product(grid.alphas, grid.gammas or [PAPER["gamma"]]):
+        Settings(alpha, gamma, dtype)  # refuses what cannot be solved, before hours of work
     units = unit_rows(vectors, device)
-    unlabeled = labels is None and relevant is None
+    whole, unlabeled = units, labels is None and relevant is None
     if labels is not None:
         examples = labeled_examples(labels, units, sample, seed, device)
     elif relevant is not None:
-        examples = listed_examples(queries, relevant, units, device)
+        examples = listed_examples(queries, relevant, units, sample, seed, device)
     else:
         units, examples = halved_examples(units, sample, seed, device)
         grid = _Grid(grid.neighbors, [], [])
+    check_depth(measure, examples, n)
     width = min(n - 1, max([*grid.neighbors, widest_choice(n)]))
     check_room(n, d, width, device)
-    lists = neighbors_of_units(units, None, width, knn=knn, progress=progress, backend=device)
-    default = Setting("hybrid", chosen_count(lists, device), PAPER["gamma"], DEFAULT_ALPHA, False)
+
+    def searched(vectors: Array, width: int) -> Neighbors:
+        return neighbors_of_units(vectors, None, width, knn=knn, progress=progress, backend=device)
+
+    lists = searched(units, width)
+    # The default is that of the whole descriptors, which takes a search of its own.
+    count = chosen_count(searched(whole, widest_choice(n)) if unlabeled else lists, device)
+    if is_approximate(knn):
+        measured_recall(lists, units, knn, device)
+    default = Setting("hybrid", count, PAPER["gamma"], DEFAULT_ALPHA, False)
     values = _measured(_Trial(units, lists, examples, measure, device), grid, default, progress)
     if unlabeled:
         # What is near in the other half is what plain similarity finds best.
         values = {way: one for way, one in values.items() if way.degree_correction is False}
-    return _tuning(values, default, measure, examples.source, folds, seed)
+    fixed = {"knn": knn, "dtype": dtype}
+    fixed = {name: one for name, one in fixed.items() if one not in ("auto", "float32")}
+    found = _tuning(values, default, measure, examples.source, folds, seed)
+    return replace(found, fixed=fixed)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -320,8 +350,7 @@ class _Trial:
     backend: Backend
 
     def index(self, neighbors: int, gamma: float) -> DiffusionIndex:
-        dtype = str(self.units.dtype).rpartition(".")[2]
-        settings = Settings(DEFAULT_ALPHA, gamma, dtype)
+        settings = Settings(DEFAULT_ALPHA, gamma, dtype_name(self.units.dtype))
         # With the basis that a user gets: how far few steps reach depends on it.
         lists, choice = self.lists.cut(neighbors), BasisChoice()
         return DiffusionIndex(
@@ -351,12 +380,13 @@ class _Trial:
             if part.items is None:
                 ranking = index.search(part.vectors, k=index.n, alpha=alpha)
             else:
-                # An item's own list, which it is not in itself: as if it came from outside.
                 items = backend.asarray(part.items)
-                ids, near = (
-                    xp.take(one, items, axis=0) for one in (self.lists.ids, self.lists.similarities)
+                near = Neighbors(
+                    xp.take(self.lists.ids, items, axis=0),
+                    xp.take(self.lists.similarities, items, axis=0),
                 )
-                ranking = index.rerank(ids, near, k=index.n, alpha=alpha)
+                request = requested(index.state, k=index.n, alpha=alpha, query_neighbors=5)
+                ranking = search_from_outside(index.state, items, near, request)
             ids, scores = backend.to_numpy(ranking.ids), backend.to_numpy(ranking.scores)
             as_they_are.append(part.values(ids, self.measure))
             # Equal scores keep their order: top-k gives ties to the lower place.
@@ -424,6 +454,7 @@ def _tuning(
         source=source,
         expected=evaluation.bootstrap(honest, seed=seed),
         by_default=evaluation.bootstrap(values[default], seed=seed),
+        fixed={},
     )
 
 

@@ -211,8 +211,8 @@ def _notes(graph: Graph) -> Iterator[str]:
     joined, largest = graph.n - isolated, int(sizes.max())
     if isolated > _MANY_ISOLATED * graph.n:
         yield (
-            f"{isolated} items ({100 * isolated / graph.n:.0f} %) have no edge and come by "
-            "similarity alone"
+            f"{isolated} items ({100 * isolated / graph.n:.0f} %) have no edge: diffusion does not "
+            "reach them"
         )
     if largest > 1 and largest < _SMALL_LARGEST * joined:
         yield (

@@ -60,8 +60,9 @@ def build_index(
     neighbors
         Nearest neighbors of each item; an edge joins two items that list each other. ``"auto"``:
         the smallest number from 15 to 50 that leaves at most 1 % of the items without an edge, and
-        no more than the root of n, or 10 if that is less; ``print(index)`` tells it. See ``docs/choosing.md``, and
-        ``tune`` if there are labels. The paper takes 50, as ``build_index(x, **PAPER)`` does.
+        no more than the root of n, or 10 where that is smaller; ``print(index)`` tells it. See
+        ``docs/choosing.md``, and ``tune`` if there are labels. The paper takes 50, as
+        ``build_index(x, **PAPER)`` does.
     gamma
         An edge weighs ``similarity ** gamma``; a warning tells of items whose edges all weigh too
         little beside the largest for the dtype, which exponents of hundreds may do.

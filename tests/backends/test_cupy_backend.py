@@ -27,8 +27,8 @@ def forget():
 
 def test_without_cupy_the_install_line_is_given(monkeypatch, forget):
     monkeypatch.setitem(sys.modules, "cupy", None)
-    for name in ("hybrid_gpu.backends.cupy_backend", "hybrid_gpu.backends.cuda"):
-        monkeypatch.delitem(sys.modules, name, raising=False)
+    for name in ("cupy_backend", "cuda", "transfers"):
+        monkeypatch.delitem(sys.modules, f"hybrid_gpu.backends.{name}", raising=False)
     with pytest.raises(hg.BackendUnavailableError, match=r"pip install 'hybrid-gpu\[cuda12\]'"):
         hg.select_backend("cupy")
 
@@ -43,22 +43,6 @@ def test_without_cupy_auto_is_numpy(monkeypatch):
 def test_names_that_are_no_device_are_refused(name):
     with pytest.raises(ValueError, match="backend must be"):
         hg.select_backend(name)
-
-
-@pytest.fixture
-def gpu():
-    """The CuPy backend; a device that is required must be there."""
-    try:
-        return hg.select_backend("cupy")
-    except hg.BackendUnavailableError as missing:
-        if os.environ.get("HYBRID_GPU_REQUIRE_CUDA") == "1":
-            raise
-        pytest.skip(str(missing))
-
-
-@pytest.fixture
-def standin():
-    return pytest.importorskip("standin", reason="counts and limits are the stand-in's")
 
 
 @pytest.fixture

@@ -20,6 +20,9 @@ from hybrid_gpu.backends.generic import GenericBackend
 from hybrid_gpu.backends.numpy_backend import NumpyBackend, host_view
 from hybrid_gpu.backends.protocol import (
     Array,
+    CoarseInverse,
+    CoarseVectors,
+    Deflated,
     Edges,
     Eigenpairs,
     HostArray,
@@ -85,7 +88,14 @@ class CupyBackend(GenericBackend):
     def csr(
         self, data: Array, indices: Array, indptr: Array, shape: tuple[int, int]
     ) -> SparseMatrix:
-        return DeviceCsr(data, indices, indptr, shape)
+        # Kernels read memory from the first entry on, whatever the strides.
+        with self.device:
+            data, indices = cupy.ascontiguousarray(data), cupy.ascontiguousarray(indices)
+            return DeviceCsr(data, indices, cupy.ascontiguousarray(indptr), shape)
+
+    def matmul(self, left: Array, right: Array) -> Array:
+        with self.device:
+            return super().matmul(left, right)
 
     def spmm(self, matrix: SparseMatrix, dense: Array) -> Array:
         with self.device:
@@ -119,7 +129,8 @@ class CupyBackend(GenericBackend):
     def mutual_edges(self, ids: Array, similarities: Array) -> Edges:
         with self.device:
             n, k = ids.shape
-            back = cuda.mutual(cupy.ascontiguousarray(ids), cupy.ascontiguousarray(similarities))
+            ids = cupy.ascontiguousarray(ids, cupy.int64)
+            back = cuda.mutual(ids, cupy.ascontiguousarray(similarities))
             mutual = back > 0
             rows = cupy.repeat(cupy.arange(n, dtype=cupy.int64), k)[mutual.ravel()]
             columns = ids[mutual]
@@ -164,6 +175,16 @@ class CupyBackend(GenericBackend):
                 cupy.ascontiguousarray(product),
                 step,
             )
+
+    def column_dots(self, left: Array, right: Array) -> Array:
+        with self.device:
+            return super().column_dots(left, right)
+
+    def deflate(
+        self, values: Array, vectors: CoarseVectors, inverse: CoarseInverse, alpha: float
+    ) -> Deflated:
+        with self.device:
+            return super().deflate(values, vectors, inverse, alpha)
 
     def cg_direction(self, residual: Array, direction: Array, ratio: Array) -> Array:
         with self.device:

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from hybrid_gpu.backends import Backend, SparseMatrix, select_backend
+from hybrid_gpu.backends import Backend, SparseMatrix, on_device, select_backend
 from hybrid_gpu.backends.protocol import HostArray
 from hybrid_gpu.diffusion.galerkin_basis import GalerkinBasis, both_ways
 from hybrid_gpu.graph.affinity import Graph
@@ -40,6 +40,7 @@ class AggregateBasis(GalerkinBasis):
         return aggregate_basis(graph, _joined(labels, graph, self.backend), backend=self.backend)
 
 
+@on_device(lambda graph: getattr(graph, "degrees", None), stays=True)
 def aggregate_basis(
     graph: Graph, groups: Aggregation | Any, *, backend: str | Backend = "auto"
 ) -> AggregateBasis:

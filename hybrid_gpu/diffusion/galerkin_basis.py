@@ -9,7 +9,15 @@ from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 
-from hybrid_gpu.backends import Array, Backend, SparseMatrix, select_backend
+from hybrid_gpu.backends import (
+    Array,
+    Backend,
+    SparseMatrix,
+    on_device,
+    on_own_device,
+    select_backend,
+    settled,
+)
 from hybrid_gpu.backends.protocol import CoarseInverse, HostArray, Numbering
 from hybrid_gpu.backends.threads import Kept, single_threaded_blas
 from hybrid_gpu.diffusion.basis import (
@@ -83,9 +91,11 @@ class GalerkinBasis:
             large += part_bytes(self.transposed)
         return int(small + large + array_bytes(self.alone))
 
+    @on_own_device
     def restrict(self, signal: Array) -> Array:
         return _times(self.transposed, signal, self.backend)
 
+    @on_own_device
     def prolong(self, coefficients: Array) -> Array:
         return _times(self.vectors, coefficients, self.backend)
 
@@ -94,16 +104,21 @@ class GalerkinBasis:
             self.backend.deflate, vectors=self, inverse=self.coarse_inverse(alpha), alpha=alpha
         )
 
+    @on_own_device
     def coarse_inverse(self, alpha: float) -> CoarseInverse:
-        return self.inverses.get(alpha, lambda: self._inverted(alpha))
+        return self.inverses.get(
+            alpha, lambda: settled(lambda: self._inverted(alpha), self.backend)
+        )
 
     def kept_inverse(self, alpha: float) -> CoarseInverse | None:
         return self.inverses.find(alpha)
 
+    @on_own_device
     def keep_inverse(self, alpha: float, together: Array, norm: float) -> None:
         alone = inverse_of(self.alone, alpha, self.backend)
         self.inverses.get(alpha, lambda: CoarseInverse(together, alone, norm))
 
+    @on_own_device
     def renumbered(self: B, graph: Graph, numbering: Numbering) -> B:
         vectors, transposed = _rows_taken(self.vectors, self.rank, numbering, self.backend)
         spread = self.spread
@@ -122,6 +137,7 @@ class GalerkinBasis:
             inverses=self.inverses,
         )
 
+    @on_own_device
     def carried_over(self, graph: Graph, old_places: HostArray) -> GalerkinBasis:
         return given_basis(graph, self._moved(graph, old_places), backend=self.backend)
 
@@ -196,6 +212,7 @@ class SparseEigenBasis(GalerkinBasis):
     def kind(self) -> str:
         return "sparse eigenvectors"
 
+    @on_own_device
     def carried_over(self, graph: Graph, old_places: HostArray) -> SparseEigenBasis:
         """The largest entries of eigenvectors of the changed graph, as many as before."""
         kept = int(self.vectors.data.shape[0]) / max(1, self.vectors.shape[0] * self.rank)
@@ -205,6 +222,7 @@ class SparseEigenBasis(GalerkinBasis):
         )
 
 
+@on_device(lambda eigenvectors: eigenvectors, stays=True)
 def sparse_eigen_basis(
     eigenvectors: Array,
     graph: Graph | SparseMatrix,
@@ -241,6 +259,7 @@ def sparse_eigen_basis(
     return _coupled(SparseEigenBasis, vectors, transposed, adjacency, device)
 
 
+@on_device(lambda graph: getattr(graph, "degrees", None), stays=True)
 def given_basis(graph: Graph, vectors: Any, *, backend: str | Backend = "auto") -> GalerkinBasis:
     """The user's own vectors: an array or a sparse matrix of shape (n, r).
 

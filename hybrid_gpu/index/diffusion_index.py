@@ -41,6 +41,7 @@ class DiffusionIndex:
     def __init__(self, state: IndexState) -> None:
         self._state = state
         self._views = Views(state)
+        state.backend.synchronize()  # whoever made it: it may be searched on any stream
 
     @property
     def state(self) -> IndexState:

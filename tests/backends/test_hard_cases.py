@@ -87,12 +87,16 @@ def test_long_rows_of_every_width(backend, rng, dtype, tolerance, m, index_dtype
 
 @pytest.mark.parametrize("order", ORDERS)
 @pytest.mark.parametrize("m", [1, 7, 129, 200])
-@pytest.mark.parametrize("index_dtype", ["int32", "int64"])
-def test_steps_of_conjugate_gradients(backend, rng, dtype, tolerance, m, order, index_dtype):
+@pytest.mark.parametrize(
+    ("index_dtype", "step_dtype"), [("int32", "float64"), ("int64", "float32")]
+)
+def test_steps_of_conjugate_gradients(
+    backend, rng, dtype, tolerance, m, order, index_dtype, step_dtype
+):
     n, alpha = 53, 0.9
     matrix = sparse_matrix(rng, n, n, 0.2, dtype)
     x, r, p, q = (rng.standard_normal((n, m)).astype(dtype) for _ in range(4))
-    step = rng.random(m)
+    step = rng.random(m).astype(step_dtype)
 
     def there(values):
         return order(backend, values)

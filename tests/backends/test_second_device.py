@@ -298,6 +298,46 @@ def measures(backend):
     return found, hg.evaluation.agreement(hg.top_items(scores.T, k=3, backend=backend).ids, found)
 
 
+@case
+def operations_of_the_backend(backend):
+    import scipy.sparse as sparse
+
+    device = hg.select_backend(backend)
+    one = sparse.random_array((40, 40), density=0.2, rng=np.random.default_rng(217)).tocsr()
+    adjacency = device.csr(*map(device.asarray, (one.data, one.indices, one.indptr)), one.shape)
+    long_rows = device.csr(
+        *map(device.asarray, (np.ones(600), np.arange(600) % 40, np.array([0, 600]))), (1, 40)
+    )
+
+    def dense(seed=0):
+        return device.asarray(np.random.default_rng(219 + seed).standard_normal((40, 5)))
+
+    step, ids = device.asarray(np.arange(5.0)), device.asarray(np.array([[1, 2], [0, -1]]))
+    made = device.laplacian_step(adjacency, dense(), 0.9)
+    moved = device.cg_update(dense(), dense(1), dense(2), dense(3), step)
+    wide = device.top_k(device.asarray(np.arange(5000.0)[None, :]), 3000)
+    found = [made.values, made.curvature, moved.solution, moved.residual, moved.squared_norm]
+    found += [device.cg_direction(dense(), dense(1), step), device.column_dots(dense(), dense(1))]
+    found += [device.spmm(adjacency, dense()), device.spmm(long_rows, dense())]
+    found += [device.subtract_spmm(dense(), adjacency, dense(1))]
+    found += [device.matmul(dense().T, dense(1)), wide.ids, device.top_k(dense().T, 3).ids]
+    found += [device.place(ids, device.asarray(np.ones((2, 2))), 9)]
+    edges = device.mutual_edges(ids[:, :1], device.asarray(np.ones((2, 1))))
+    found += [edges.rows, edges.columns, edges.weights]
+    found += [device.connected_components(adjacency).shape[0], device.available_bytes() > 0]
+    found += [part for (part,) in device.uploads((np.arange(7.0),), 0, 3)]
+    found += [device.download(dense())(), device.download(dense().T)()]
+    found += [part for (part,) in device.uploads((step,), 0, 2)]
+    symmetric = device.csr(
+        *map(device.asarray, ((one + one.T).data, (one + one.T).indices, (one + one.T).indptr)),
+        one.shape,
+    )
+    found += [device.eigsh(symmetric, 2, np.ones(40)).values]
+    device.synchronize()
+    device.free_memory()
+    return found
+
+
 def on_host(part):
     if hasattr(part, "dtype"):
         part = hg.backend_of(part).to_numpy(part)

@@ -29,6 +29,8 @@ _library.standin_set_memory_limit.argtypes = [ctypes.c_size_t]
 _library.standin_bytes_in_use.restype = ctypes.c_size_t
 _library.standin_missing_name.restype = ctypes.c_char_p
 _library.standin_late.restype = ctypes.c_char_p
+_library.standin_set_only_block.restype = ctypes.c_int64
+_library.standin_set_only_block.argtypes = [ctypes.c_int64]
 _library.standin_set_late.argtypes = [ctypes.c_char_p]
 _library.standin_poison_device.argtypes = [
     ctypes.c_void_p,
@@ -116,6 +118,19 @@ def thread_order(order: int) -> Iterator[None]:
         yield
     finally:
         _library.standin_set_order(before)
+
+
+@contextmanager
+def only_block(number: int) -> Iterator[None]:
+    """Run only the blocks whose ``blockIdx.x`` is this number, for the length of a block.
+
+    For the last entries of arrays that are too large to be worked on as a whole.
+    """
+    before = _library.standin_set_only_block(number)
+    try:
+        yield
+    finally:
+        _library.standin_set_only_block(before)
 
 
 LATE_MODES = ("side", "default", "both", "random:7")

@@ -39,6 +39,7 @@ struct Kernel {
     char *shared_begin, *shared_end;
     int max_dynamic_shared;
     std::vector<size_t> argument_bytes;
+    int device;  // of the context that its module was loaded into
 };
 
 // The arguments of a launch, kept for when it runs.
@@ -70,6 +71,7 @@ std::vector<size_t> sizes_of(const std::string& signature) {
 
 struct Module {
     void* library;
+    int device;
     std::map<std::string, Kernel*> kernels;
 };
 
@@ -104,7 +106,8 @@ Kernel* find_kernel(Module* module, const std::string& name) {
                               nullptr,
                               nullptr,
                               static_cast<int>(kSharedBytesPerBlock),
-                              sizes_of(signature())};
+                              sizes_of(signature()),
+                              module->device};
     section(&kernel->shared_begin, &kernel->shared_end);
     return module->kernels[name] = kernel;
 }
@@ -122,7 +125,7 @@ CUresult load_library(CUmodule* module, const char* bytes, size_t count) {
         fprintf(stderr, "[standin] cannot load a kernel: %s\n", dlerror());
         return CUDA_ERROR_INVALID_IMAGE;
     }
-    *module = reinterpret_cast<CUmodule>(new Module{library, {}});
+    *module = reinterpret_cast<CUmodule>(new Module{library, current_device(), {}});
     return CUDA_SUCCESS;
 }
 
@@ -165,6 +168,8 @@ CUresult check(const Kernel& kernel, const Launch& launch, const Stream& stream)
     const std::string limit =
         exceeded_limit(launch, kernel.max_dynamic_shared, kernel.launch_bound);
     if (!limit.empty()) return complain(kernel, limit, CUDA_ERROR_INVALID_VALUE);
+    if (kernel.device != launch.device)
+        return complain(kernel, "loaded for another device", CUDA_ERROR_INVALID_HANDLE);
     if (stream.device != launch.device)
         return complain(kernel, "launched on a stream of another device",
                         CUDA_ERROR_INVALID_HANDLE);

@@ -211,6 +211,15 @@ def test_a_user_s_own_stream_is_waited_for_too(transfers, gpu, arrays, late, non
         assert is_right(up_and_down(transfers, gpu, arrays), arrays)
 
 
+def test_a_user_s_own_stream_waits_for_each_slice(gpu, arrays, late):
+    import cupy
+
+    with cupy.cuda.Stream(non_blocking=True):
+        # Nothing else of the backend's runs here that could bring the copies on.
+        found = [cupy.asnumpy(floats * 2) for floats, _ in gpu.uploads(arrays, 0, WIDTH)]
+    np.testing.assert_array_equal(np.concatenate(found), arrays[0] * 2)
+
+
 # ---- searches
 
 

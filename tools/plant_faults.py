@@ -347,6 +347,7 @@ FAULTS = (
         "        file, name, str(value), None if index is None else str(index), cupy.cuda.Device().id\n",
         "        file, name, str(value), None if index is None else str(index), 0\n",
         f"{CUPY} {DEVICES} -k 'two_devices or (operations and not host) or moves'",
+        harmless="CuPy's RawKernel loads itself for each device that it is launched on",
     ),
     Fault(
         "devices",

@@ -18,6 +18,7 @@ from functools import cache
 
 import numpy as np
 import pytest
+from array_api_compat import is_cupy_array
 
 import hybrid_gpu as hg
 
@@ -345,7 +346,10 @@ def on_host(part):
 
 
 def answers(name, backend):
-    return [on_host(part) for part in CASES[name](backend)]
+    parts = list(CASES[name](backend))
+    if backend == SECOND:
+        assert {str(part.device) for part in parts if is_cupy_array(part)} <= {"<CUDA Device 1>"}
+    return [on_host(part) for part in parts]
 
 
 def run_all():

@@ -1,12 +1,14 @@
 """One ``backend`` and one ``dtype`` for every test, and graphs whose answers are known.
 
 ``HYBRID_GPU_TEST_BACKENDS`` chooses the backends (default ``numpy,strict``); with
-``HYBRID_GPU_REQUIRE_CUDA=1`` the CuPy backend is added and must work: no skip.
+``HYBRID_GPU_REQUIRE_CUDA=1`` the CuPy backend is added and must work: no skip. With
+``STANDIN_LATE`` the streams of the stand-in (``tools/cupy_on_cpu``) run late; pools are watched.
 """
 
 from __future__ import annotations
 
 import os
+from contextlib import nullcontext
 from dataclasses import replace
 
 import numpy as np
@@ -15,6 +17,14 @@ import scipy.sparse as sparse
 from strict_backend import StrictBackend
 
 import hybrid_gpu as hg
+
+try:
+    import standin as cuda_standin
+except ImportError:
+    cuda_standin = None
+
+# How streams may run: as they are, and late, where the stand-in makes them so.
+LATE_MODES = ("off", "side", "default", "both", "random:7")
 
 # Relative tolerances: what a few hundred roundings of a well-scaled sum may add up to.
 TOLERANCE = {"float32": 2e-5, "float64": 1e-10}
@@ -32,6 +42,59 @@ def backend(request):
     if request.param == "strict":
         return StrictBackend()
     return hg.select_backend(request.param)
+
+
+@pytest.fixture
+def gpu():
+    """The CuPy backend; a device that is required must be there."""
+    try:
+        return hg.select_backend("cupy")
+    except hg.BackendUnavailableError as missing:
+        if os.environ.get("HYBRID_GPU_REQUIRE_CUDA") == "1":
+            raise
+        pytest.skip(str(missing))
+
+
+@pytest.fixture
+def standin():
+    if cuda_standin is None:
+        pytest.skip("counts, limits and late streams are the stand-in's")
+    return cuda_standin
+
+
+@pytest.fixture(params=LATE_MODES)
+def late(request, gpu):
+    """Every way for streams to run; late ones need the stand-in."""
+    if request.param == "off":
+        yield request.param
+        return
+    if cuda_standin is None:
+        pytest.skip("late streams are the stand-in's")
+    with cuda_standin.late_streams(request.param):
+        yield request.param
+
+
+@pytest.fixture(scope="session", autouse=True)
+def watched_pools():
+    """With ``STANDIN_LATE``: memory that goes back to a pool is poisoned, as its next owner may."""
+    watched = cuda_standin is not None and cuda_standin.late_mode() != "off"
+    with cuda_standin.watched_pools() if watched else nullcontext():
+        yield
+
+
+@pytest.fixture(autouse=True)
+def no_memory_goes_back_too_early():
+    """On the stand-in: no pinned memory goes back to its pool while a copy uses it."""
+    if cuda_standin is None:
+        yield
+        return
+    before = released_under_copies()
+    yield
+    assert released_under_copies() <= before
+
+
+def released_under_copies():
+    return cuda_standin.counters()["released_under_copies"]
 
 
 @pytest.fixture(params=["float32", "float64"])

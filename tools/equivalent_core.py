@@ -98,6 +98,9 @@ EQUIVALENT: dict[str, str] = {
         "the same positions in another order"
     ),
     "_matched: rounds = 0 -> rounds = 1": ("a choice: one round fewer by weight"),
+    # any_matrix
+    "both_ways: turned = xp.argsort(columns * shape[0] + rows) -> turned = xp.argsort(columns"
+    " * shape[0] - rows)": ("the order inside a row does not matter to a product"),
     # block_eigensolver
     "_next_filter: return _NextFilter(_FIRST_CUT, _FIRST_DEGREE, 0) -> return "
     "_NextFilter(_FIRST_CUT, _FIRST_DEGREE, 1)": (
@@ -179,8 +182,6 @@ EQUIVALENT: dict[str, str] = {
     "orthonormal=self.gram is None)": ("the matrix is square"),
     "GalerkinBasis.memory: inverse = self.coupling.shape[0] ** 2 * item_bytes(self.alone) -> "
     "inverse = self.coupling.shape[1] ** 2 * item_bytes(self.alone)": ("the matrix is square"),
-    "both_ways: turned = xp.argsort(columns * shape[0] + rows) -> turned = xp.argsort(columns"
-    " * shape[0] - rows)": ("the order inside a row does not matter to a product"),
     "given_basis: order = device.xp.argsort(rows * vectors.shape[1] + columns) -> order = "
     "device.xp.argsort(rows * vectors.shape[0] + columns)": (
         "any factor above the number of columns sorts alike"
@@ -233,26 +234,21 @@ EQUIVALENT: dict[str, str] = {
     "_first_edges: others = xp.astype(xp.take(lists.ids, items, axis=0), xp.int64, "
     "copy=False) -> others = xp.astype(xp.take(lists.ids, items, axis=0), xp.int64, "
     "copy=True)": ("speed only: nothing writes to the ids"),
-    "measured_recall: hits += int(xp.sum(xp.astype((ids >= 0) & (similarities >= last[rows, "
-    ":]), xp.int64))) -> hits += int(xp.sum(xp.astype((ids >= 0) & (similarities > last[rows,"
-    " :]), xp.int64)))": ("with room for rounding, no similarity is equal to the bound"),
+    "measured_recall.cosines: known = xp.reshape(xp.where(ids >= 0, ids, xp.zeros_like(ids)),"
+    " (-1,)) -> known = xp.reshape(xp.where(ids > 0, ids, xp.zeros_like(ids)), (-1,))": (
+        "what stands in for a missing neighbor is masked afterwards"
+    ),
+    "measured_recall.cosines: known = xp.reshape(xp.where(ids >= 0, ids, xp.zeros_like(ids)),"
+    " (-1,)) -> known = xp.reshape(xp.where(ids >= 0, ids, xp.ones_like(ids)), (-1,))": (
+        "what stands in for a missing neighbor is masked afterwards"
+    ),
+    "measured_recall.cosines: known = xp.reshape(xp.where(ids >= 0, ids, xp.zeros_like(ids)),"
+    " (-1,)) -> known = xp.reshape(xp.where(ids >= 1, ids, xp.zeros_like(ids)), (-1,))": (
+        "what stands in for a missing neighbor is masked afterwards"
+    ),
     "measured_recall: ids = xp.astype(xp.take(lists.ids, items[rows], axis=0), xp.int64, "
     "copy=False) -> ids = xp.astype(xp.take(lists.ids, items[rows], axis=0), xp.int64, "
     "copy=True)": ("speed only: nothing writes to the ids"),
-    "measured_recall: known = xp.reshape(xp.where(ids >= 0, ids, xp.zeros_like(ids)), (-1,)) "
-    "-> known = xp.reshape(xp.where(ids > 0, ids, xp.zeros_like(ids)), (-1,))": (
-        "what stands in for a missing neighbor is masked afterwards"
-    ),
-    "measured_recall: known = xp.reshape(xp.where(ids >= 0, ids, xp.zeros_like(ids)), (-1,)) "
-    "-> known = xp.reshape(xp.where(ids >= 0, ids, xp.ones_like(ids)), (-1,))": (
-        "what stands in for a missing neighbor is masked afterwards"
-    ),
-    "measured_recall: known = xp.reshape(xp.where(ids >= 0, ids, xp.zeros_like(ids)), (-1,)) "
-    "-> known = xp.reshape(xp.where(ids >= 1, ids, xp.zeros_like(ids)), (-1,))": (
-        "what stands in for a missing neighbor is masked afterwards"
-    ),
-    "measured_recall: last = true.similarities[:, -1:] - 1e-5 -> last = true.similarities[:, "
-    "-1:] - 0.0001": ("how much room rounding gets is a choice"),
     # neighbors
     '_through_faiss: if gpu is not None and hasattr(faiss, "StandardGpuResources"): -> if '
     '(gpu is not None) or (hasattr(faiss, "StandardGpuResources")):': (

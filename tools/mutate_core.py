@@ -46,6 +46,7 @@ MODULES = {
     "affinity": ("affinity",),
     "aggregate_basis": ("basis", "diffuse", "update"),
     "aggregation": ("aggregation",),
+    "any_matrix": ("basis", "diffuse", "diffusion_index"),
     "asking": ("diffusion_index", "methods"),
     "averages": ("measures",),
     "basis": ("basis", "diffuse"),

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import importlib.util
+import inspect
 import os
-from functools import cache
-from typing import Any
+from collections.abc import Callable
+from functools import cache, wraps
+from typing import Any, ParamSpec, TypeVar
 
 import array_api_compat
 
@@ -13,7 +15,19 @@ from hybrid_gpu.backends.numpy_backend import NumpyBackend
 from hybrid_gpu.backends.protocol import Array, Backend, SparseMatrix
 from hybrid_gpu.errors import BackendUnavailableError
 
-__all__ = ["Array", "Backend", "SparseMatrix", "backend_of", "select_backend"]
+__all__ = [
+    "Array",
+    "Backend",
+    "SparseMatrix",
+    "backend_of",
+    "on_device",
+    "on_own_device",
+    "select_backend",
+    "settled",
+]
+
+Arguments = ParamSpec("Arguments")
+Result = TypeVar("Result")
 
 INSTALL_CUPY = "pip install 'hybrid-gpu[cuda12]'"
 
@@ -76,6 +90,65 @@ def backend_of(array: Any) -> Backend:
     if array_api_compat.is_cupy_array(array):
         return _cupy(int(array.device.id))
     return _NUMPY
+
+
+def on_device(
+    array_of: Callable[[Any], Any], *, stays: bool
+) -> Callable[[Callable[Arguments, Result]], Callable[Arguments, Result]]:
+    """Let a function that takes ``backend`` run with its device as the current one.
+
+    CuPy works on the current device only, which is device 0 until somebody says otherwise.
+
+    Parameters
+    ----------
+    array_of
+        Finds an array in the function's first argument: ``"auto"`` looks at it.
+    stays
+        Whether ``"auto"`` is where that array is, as for what was computed by us; else arrays of
+        the host go to a GPU if there is one.
+    """
+
+    def decorated(function: Callable[Arguments, Result]) -> Callable[Arguments, Result]:
+        name = next(iter(inspect.signature(function).parameters))
+
+        @wraps(function)
+        def entered(*args: Arguments.args, **options: Arguments.kwargs) -> Result:
+            backend: Any = options.get("backend", "auto")
+            array = array_of(args[0] if args else options.get(name))
+            if isinstance(backend, str) and backend == "auto" and stays and array is not None:
+                device = backend_of(array)
+            else:
+                device = select_backend(backend, like=array)
+            options["backend"] = device
+            with device.annotate(function.__name__):
+                return function(*args, **options)
+
+        return entered
+
+    return decorated
+
+
+def on_own_device(method: Callable[Arguments, Result]) -> Callable[Arguments, Result]:
+    """Let a method run with a device as the current one: of the backend it takes, or has."""
+    names = list(inspect.signature(method).parameters)
+    place = names.index("backend") if "backend" in names else None
+
+    @wraps(method)
+    def entered(*args: Arguments.args, **options: Arguments.kwargs) -> Result:
+        backend: Any = options.get("backend")
+        if backend is None:
+            backend = args[0].backend if place is None else args[place]  # type: ignore[attr-defined]
+        with backend.annotate(method.__name__):
+            return method(*args, **options)
+
+    return entered
+
+
+def settled(make: Callable[[], Result], backend: Backend) -> Result:
+    """What a function makes, once it is there: others may use it on streams of their own."""
+    made = make()
+    backend.synchronize()
+    return made
 
 
 def _best_name() -> str:

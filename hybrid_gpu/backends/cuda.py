@@ -83,7 +83,7 @@ def cg_update(
     blocks = max(1, min(-(-n // block[1]), _ROW_BLOCKS))
     partial = cupy.empty((blocks, m), cupy.float64)
     _same_types(solution, residual, direction, product)
-    step = step.astype(cupy.float64, copy=False)
+    step = cupy.ascontiguousarray(step, cupy.float64)
     arguments = (np.int64(n), np.int32(m), step, direction, product, solution, residual, partial)
     kernel = _kernel("cg_update", "cg_update", solution.dtype)
     kernel((blocks, -(-m // block[0])), block, arguments)
@@ -96,7 +96,7 @@ def cg_direction(residual: Array, direction: Array, ratio: Array) -> Array:
     block = kernels.tile_block(m)
     grid = (min(-(-n // block[1]), 2**31 - 1), -(-m // block[0]))
     _same_types(residual, direction)
-    ratio = ratio.astype(cupy.float64, copy=False)
+    ratio = cupy.ascontiguousarray(ratio, cupy.float64)
     arguments = (np.int64(n), np.int32(m), ratio, residual, direction)
     _kernel("cg_direction", "cg_direction", residual.dtype)(grid, block, arguments)
     return direction
@@ -116,7 +116,7 @@ def top_k(scores: Array, k: int, numbering: Numbering | None) -> TopK:
         scores,
         np.int64(row_stride),
         np.int64(item_stride),
-        None if numbering is None else numbering.places,
+        None if numbering is None else cupy.ascontiguousarray(numbering.places, cupy.int64),
         best,
         ids,
     )

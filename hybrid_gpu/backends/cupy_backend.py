@@ -11,16 +11,18 @@ from typing import Any
 
 import array_api_compat.cupy as xp
 import cupy
-import cupyx
 import cupyx.scipy.sparse
 import numpy as np
 from numpy.typing import NDArray
 
-from hybrid_gpu.backends import cuda
+from hybrid_gpu.backends import cuda, transfers
 from hybrid_gpu.backends.generic import GenericBackend
 from hybrid_gpu.backends.numpy_backend import NumpyBackend, host_view
 from hybrid_gpu.backends.protocol import (
     Array,
+    CoarseInverse,
+    CoarseVectors,
+    Deflated,
     Edges,
     Eigenpairs,
     HostArray,
@@ -86,7 +88,14 @@ class CupyBackend(GenericBackend):
     def csr(
         self, data: Array, indices: Array, indptr: Array, shape: tuple[int, int]
     ) -> SparseMatrix:
-        return DeviceCsr(data, indices, indptr, shape)
+        # Kernels read memory from the first entry on, whatever the strides.
+        with self.device:
+            data, indices = cupy.ascontiguousarray(data), cupy.ascontiguousarray(indices)
+            return DeviceCsr(data, indices, cupy.ascontiguousarray(indptr), shape)
+
+    def matmul(self, left: Array, right: Array) -> Array:
+        with self.device:
+            return super().matmul(left, right)
 
     def spmm(self, matrix: SparseMatrix, dense: Array) -> Array:
         with self.device:
@@ -120,7 +129,8 @@ class CupyBackend(GenericBackend):
     def mutual_edges(self, ids: Array, similarities: Array) -> Edges:
         with self.device:
             n, k = ids.shape
-            back = cuda.mutual(cupy.ascontiguousarray(ids), cupy.ascontiguousarray(similarities))
+            ids = cupy.ascontiguousarray(ids, cupy.int64)
+            back = cuda.mutual(ids, cupy.ascontiguousarray(similarities))
             mutual = back > 0
             rows = cupy.repeat(cupy.arange(n, dtype=cupy.int64), k)[mutual.ravel()]
             columns = ids[mutual]
@@ -166,6 +176,16 @@ class CupyBackend(GenericBackend):
                 step,
             )
 
+    def column_dots(self, left: Array, right: Array) -> Array:
+        with self.device:
+            return super().column_dots(left, right)
+
+    def deflate(
+        self, values: Array, vectors: CoarseVectors, inverse: CoarseInverse, alpha: float
+    ) -> Deflated:
+        with self.device:
+            return super().deflate(values, vectors, inverse, alpha)
+
     def cg_direction(self, residual: Array, direction: Array, ratio: Array) -> Array:
         with self.device:
             return cuda.cg_direction(
@@ -178,32 +198,11 @@ class CupyBackend(GenericBackend):
         if all(isinstance(array, cupy.ndarray) for array in arrays):
             yield from super().uploads(arrays, start, width)
             return
-        with self.device:
-            pipe = _UploadPipe(arrays, width, self._copies)
-            coming = pipe.send(start)
-            for first in range(start, arrays[0].shape[0], width):
-                here, coming = coming, pipe.send(first + width)
-                assert here is not None
-                parts, sent = here
-                # The device waits, not the host: work on this slice starts once it is there.
-                cupy.cuda.get_current_stream().wait_event(sent)
-                yield parts
+        yield from transfers.uploads(arrays, start, width, self.device, self._copies)
 
     def download(self, values: Array) -> Callable[[], HostArray]:
         with self.device:
-            buffer = cupyx.empty_pinned(values.shape, values.dtype)
-            self._copies.wait_event(cupy.cuda.get_current_stream().record())
-            contiguous = cupy.ascontiguousarray(values)
-            contiguous.get(stream=self._copies, out=buffer, blocking=False)
-            arrived = self._copies.record()
-
-        def wait() -> HostArray:
-            arrived.synchronize()
-            # Held until now: the pool must not give the memory away while it is being read.
-            assert contiguous.size == buffer.size
-            return np.array(buffer)
-
-        return wait
+            return transfers.Download(values, self._copies)
 
     def synchronize(self) -> None:
         with self.device:
@@ -264,38 +263,6 @@ class CupyBackend(GenericBackend):
         if not hasattr(values, "__dlpack_device__"):
             return False
         return int(values.__dlpack_device__()[0]) in _CUDA_DEVICES
-
-
-class _UploadPipe:
-    """Two pinned buffers for each array: one is filled while the other is copied."""
-
-    def __init__(self, arrays: Sequence[HostArray], width: int, stream: Any) -> None:
-        self.arrays, self.width, self.stream = arrays, width, stream
-        self.buffers = [
-            [cupyx.empty_pinned((width, *array.shape[1:]), array.dtype) for array in arrays]
-            for _ in range(2)
-        ]
-        self.sent: list[Any] = [None, None]
-        self.turn = 0
-
-    def send(self, first: int) -> tuple[tuple[Array, ...], Any] | None:
-        """Start to copy the slice from row ``first`` on; None if there is none."""
-        count = min(self.width, self.arrays[0].shape[0] - first)
-        if count <= 0:
-            return None
-        turn, self.turn = self.turn, 1 - self.turn
-        if self.sent[turn] is not None:
-            self.sent[turn].synchronize()  # two slices ago: done long since
-        # Memory from the pool may still be in use by work that was asked for earlier.
-        self.stream.wait_event(cupy.cuda.get_current_stream().record())
-        parts = []
-        for array, buffer in zip(self.arrays, self.buffers[turn], strict=True):
-            buffer[:count] = array[first : first + count]
-            part = cupy.empty((count, *array.shape[1:]), array.dtype)
-            part.set(buffer[:count], stream=self.stream)
-            parts.append(part)
-        self.sent[turn] = self.stream.record()
-        return tuple(parts), self.sent[turn]
 
 
 def open_device(number: int) -> CupyBackend:

@@ -281,7 +281,7 @@ def host_view(values: Any) -> Any:
         )
     if hasattr(values, "__dlpack_device__"):
         kind, number = values.__dlpack_device__()
-        if int(kind) not in _HOST_DEVICES:
+        if not is_on_host(values):
             raise DeviceMismatchError(
                 f"got an array of {type(values).__module__} on device {int(kind)}:{int(number)} "
                 "where a host array is needed. Copy it to the host first, e.g. array.cpu()."
@@ -293,6 +293,13 @@ def host_view(values: Any) -> Any:
                 f"the array of {type(values).__module__} cannot be read from the host: {fault}"
             ) from fault
     return np.asarray(values)
+
+
+def is_on_host(values: Any) -> bool:
+    """Whether the host can read an array: pinned memory, which a GPU reads too, is the host's."""
+    if not hasattr(values, "__dlpack_device__"):
+        return True
+    return int(values.__dlpack_device__()[0]) in _HOST_DEVICES
 
 
 def _list_tiles(n: int, k: int) -> list[slice]:

@@ -283,7 +283,10 @@ class Backend(Protocol):
         """
 
     def download(self, values: Array) -> Callable[[], HostArray]:
-        """Start to bring an array to the host; the function that is returned waits for it."""
+        """Start to bring an array to the host; the function that is returned waits for it.
+
+        Until then, the array must not be written to.
+        """
 
     def synchronize(self) -> None:
         """Wait until everything asked for so far is done."""

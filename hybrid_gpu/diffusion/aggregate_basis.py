@@ -8,9 +8,10 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from hybrid_gpu.backends import Backend, SparseMatrix, select_backend
+from hybrid_gpu.backends import Backend, SparseMatrix, on_device, select_backend
 from hybrid_gpu.backends.protocol import HostArray
-from hybrid_gpu.diffusion.galerkin_basis import GalerkinBasis, both_ways
+from hybrid_gpu.diffusion.any_matrix import both_ways
+from hybrid_gpu.diffusion.galerkin_basis import GalerkinBasis
 from hybrid_gpu.graph.affinity import Graph
 from hybrid_gpu.graph.aggregation import Aggregation
 from hybrid_gpu.graph.csr import csr_from_sorted, row_numbers
@@ -42,6 +43,7 @@ class AggregateBasis(GalerkinBasis):
         return aggregate_basis(graph, _joined(labels, graph, self.backend), backend=self.backend)
 
 
+@on_device(lambda graph: getattr(graph, "degrees", None), stays=True)
 def aggregate_basis(
     graph: Graph, groups: Aggregation | Any, *, backend: str | Backend = "auto"
 ) -> AggregateBasis:

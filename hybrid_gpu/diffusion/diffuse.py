@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from hybrid_gpu.backends import Array, Backend, SparseMatrix, select_backend
+from hybrid_gpu.backends import Array, Backend, SparseMatrix, on_device, select_backend
 from hybrid_gpu.diffusion.basis import Basis
 from hybrid_gpu.diffusion.chebyshev import filtered_by_series
 from hybrid_gpu.diffusion.conjugate_gradients import conjugate_gradients, system_of
@@ -24,6 +24,7 @@ from hybrid_gpu.graph.csr import same_matrix
 from hybrid_gpu.validation import DTYPES, check_finite, check_kind, dtype_name, shown
 
 
+@on_device(lambda graph: getattr(graph, "degrees", None), stays=True)
 def diffuse(
     graph: Graph,
     observation: Observation | Array,

@@ -9,7 +9,15 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from hybrid_gpu.backends import Array, Backend, SparseMatrix, select_backend
+from hybrid_gpu.backends import (
+    Array,
+    Backend,
+    SparseMatrix,
+    on_device,
+    on_own_device,
+    select_backend,
+    settled,
+)
 from hybrid_gpu.backends.protocol import CoarseInverse, Deflated, HostArray, Numbering
 from hybrid_gpu.backends.threads import Kept
 from hybrid_gpu.diffusion.basis import Deflation, host64, inverse_of
@@ -74,6 +82,7 @@ class EigenBasis:
         scales = 0 if self.scales is None else array_bytes(self.scales)
         return array_bytes(self.eigenvalues) + array_bytes(self.vectors) + scales
 
+    @on_own_device
     def restrict(self, signal: Array) -> Array:
         xp = self.backend.xp
         if self._exact:
@@ -84,6 +93,7 @@ class EigenBasis:
             result = result + self.backend.matmul(self._rows(start, stop).T, signal[start:stop, :])
         return self._scaled(result)
 
+    @on_own_device
     def prolong(self, coefficients: Array) -> Array:
         xp = self.backend.xp
         if self._exact:
@@ -95,6 +105,7 @@ class EigenBasis:
         inverse = self.coarse_inverse(alpha)
         return lambda signal: self._deflated(signal, inverse, alpha)
 
+    @on_own_device
     def _deflated(self, signal: Array, inverse: CoarseInverse, alpha: float) -> Deflated:
         xp, restricted = self.backend.xp, self.restrict(signal)
         coefficients = inverse.alone * restricted
@@ -107,6 +118,7 @@ class EigenBasis:
             rounding=inverse.norm * xp.sum(restricted * restricted, axis=0, dtype=xp.float64),
         )
 
+    @on_own_device
     def coarse_inverse(self, alpha: float) -> CoarseInverse:
         inverse = inverse_of(self.eigenvalues[:, None], alpha, self.backend)
         return CoarseInverse(None, inverse, 1 / (1 - alpha))
@@ -117,6 +129,7 @@ class EigenBasis:
     def keep_inverse(self, alpha: float, together: Array, norm: float) -> None:
         return None
 
+    @on_own_device
     def dense(self) -> Array:
         """The vectors in full precision."""
         if self._exact:
@@ -125,10 +138,12 @@ class EigenBasis:
             self.backend.xp.eye(self.rank, dtype=self.eigenvalues.dtype, device=self.backend.device)
         )
 
+    @on_own_device
     def row_norms(self) -> Array:
         """The norm of each item's row (n, 1): how much of it the vectors span. Made once."""
-        return self._norms.get(None, self._row_norms)
+        return self._norms.get(None, lambda: settled(self._row_norms, self.backend))
 
+    @on_own_device
     def sparsified(self, sparsity: float, weights: HostArray | None = None) -> SparseEigenBasis:
         """The vectors without their smallest entries; made once and kept.
 
@@ -145,13 +160,15 @@ class EigenBasis:
             )
 
         key = b"" if weights is None else np.asarray(weights, dtype=np.float64).tobytes()
-        return self._sparse.get((sparsity, key), make)
+        return self._sparse.get((sparsity, key), lambda: settled(make, self.backend))
 
+    @on_own_device
     def sparsified_for(self, filter: Filter, sparsity: Sparsity) -> SparseEigenBasis:
         """The vectors without the entries that matter least to a filter, or the smallest."""
         weights = sparsity.weights(host64(self.eigenvalues, self.backend), filter)
         return self.sparsified(sparsity.fraction, weights)
 
+    @on_own_device
     def leading(self, rank: int) -> EigenBasis:
         """The first vectors only; the next eigenvalue is known, so that nothing was missed."""
         if rank >= self.rank:
@@ -166,10 +183,12 @@ class EigenBasis:
             missed=float(values[rank] - values[rank - 1]) if rank else self.missed,
         )
 
+    @on_own_device
     def renumbered(self, graph: Graph, numbering: Numbering) -> EigenBasis:
         vectors = self.backend.xp.take(self.vectors, numbering.order, axis=0)
         return self._with(vectors=vectors, adjacency=graph.adjacency)
 
+    @on_own_device
     def carried_over(self, graph: Graph, old_places: HostArray) -> EigenBasis:
         """Eigenvectors of the changed graph, computed beginning with these."""
         vectors = moved_vectors(self.dense(), graph, old_places, self.backend)
@@ -237,6 +256,7 @@ class EigenBasis:
         return f"EigenBasis(rank {self.rank}, {self.precision}, {self.memory / 1e6:.1f} MB)"
 
 
+@on_device(lambda spectrum: getattr(spectrum, "eigenvectors", None), stays=True)
 def eigen_basis(
     spectrum: Spectrum,
     graph: Graph,

@@ -7,22 +7,28 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, ClassVar, TypeVar
 
-import numpy as np
-
-from hybrid_gpu.backends import Array, Backend, SparseMatrix, select_backend
+from hybrid_gpu.backends import (
+    Array,
+    Backend,
+    SparseMatrix,
+    on_device,
+    on_own_device,
+    select_backend,
+    settled,
+)
 from hybrid_gpu.backends.protocol import CoarseInverse, HostArray, Numbering
 from hybrid_gpu.backends.threads import Kept
+from hybrid_gpu.diffusion.any_matrix import both_ways, dense_on_host, rows_taken, times
 from hybrid_gpu.diffusion.basis import (
     Deflation,
     check_vectors_of,
-    host64,
     inverse_of,
     part_bytes,
 )
 from hybrid_gpu.diffusion.coarse_inverse import check_room_for_inverse, inverted
 from hybrid_gpu.diffusion.spectrum import continued_eigenpairs, moved_vectors
 from hybrid_gpu.graph.affinity import Graph
-from hybrid_gpu.graph.csr import array_bytes, csr_from_sorted, row_numbers
+from hybrid_gpu.graph.csr import array_bytes
 from hybrid_gpu.validation import check_kind, check_sparsity, dtype_name, item_bytes, shown
 
 # Columns of the basis that are multiplied at a time to find how the basis couples to itself.
@@ -87,32 +93,39 @@ class GalerkinBasis:
             large += part_bytes(self.transposed)
         return int(small + large + array_bytes(self.alone))
 
+    @on_own_device
     def restrict(self, signal: Array) -> Array:
-        return _times(self.transposed, signal, self.backend)
+        return times(self.transposed, signal, self.backend)
 
+    @on_own_device
     def prolong(self, coefficients: Array) -> Array:
-        return _times(self.vectors, coefficients, self.backend)
+        return times(self.vectors, coefficients, self.backend)
 
     def deflation(self, alpha: float) -> Deflation:
         return partial(
             self.backend.deflate, vectors=self, inverse=self.coarse_inverse(alpha), alpha=alpha
         )
 
+    @on_own_device
     def coarse_inverse(self, alpha: float) -> CoarseInverse:
-        return self.inverses.get(alpha, lambda: self._inverted(alpha))
+        return self.inverses.get(
+            alpha, lambda: settled(lambda: self._inverted(alpha), self.backend)
+        )
 
     def kept_inverse(self, alpha: float) -> CoarseInverse | None:
         return self.inverses.find(alpha)
 
+    @on_own_device
     def keep_inverse(self, alpha: float, together: Array, norm: float) -> None:
         alone = inverse_of(self.alone, alpha, self.backend)
         self.inverses.get(alpha, lambda: CoarseInverse(together, alone, norm))
 
+    @on_own_device
     def renumbered(self: B, graph: Graph, numbering: Numbering) -> B:
-        vectors, transposed = _rows_taken(self.vectors, self.rank, numbering, self.backend)
+        vectors, transposed = rows_taken(self.vectors, self.rank, numbering, self.backend)
         spread = self.spread
         if spread is not None:
-            spread = _rows_taken(spread, 2 * self.rank, numbering, self.backend)[0]
+            spread = rows_taken(spread, 2 * self.rank, numbering, self.backend)[0]
         # What couples the vectors does not depend on how items are numbered, nor do its inverses.
         return replace(
             self,
@@ -122,6 +135,7 @@ class GalerkinBasis:
             adjacency=graph.adjacency,
         )
 
+    @on_own_device
     def carried_over(self, graph: Graph, old_places: HostArray) -> GalerkinBasis:
         return given_basis(graph, self._moved(graph, old_places), backend=self.backend)
 
@@ -170,7 +184,7 @@ class GalerkinBasis:
         check_room_for_inverse(self.coupling.shape[0], orthonormal=self.gram is None)
         # On the host in float64, once: E is small, and vectors that depend on each other must be
         # told from rounding.
-        coupling = _on_host(self.coupling, backend)
+        coupling = dense_on_host(self.coupling, backend)
         gram = None if self.gram is None else backend.to_numpy(self.gram)
         together, norm = inverted(coupling, gram, alpha, dtype_name(self.alone.dtype))
         alone = inverse_of(self.alone, alpha, backend)
@@ -190,6 +204,7 @@ class SparseEigenBasis(GalerkinBasis):
     def kind(self) -> str:
         return "sparse eigenvectors"
 
+    @on_own_device
     def carried_over(self, graph: Graph, old_places: HostArray) -> SparseEigenBasis:
         """The largest entries of eigenvectors of the changed graph, as many as before."""
         kept = int(self.vectors.data.shape[0]) / max(1, self.vectors.shape[0] * self.rank)
@@ -203,6 +218,7 @@ class SparseEigenBasis(GalerkinBasis):
         )
 
 
+@on_device(lambda eigenvectors: eigenvectors, stays=True)
 def sparse_eigen_basis(
     eigenvectors: Array,
     graph: Graph | SparseMatrix,
@@ -257,6 +273,7 @@ def sparse_eigen_basis(
     return made if weights is None else replace(made, weights=weights)
 
 
+@on_device(lambda graph: getattr(graph, "degrees", None), stays=True)
 def given_basis(graph: Graph, vectors: Any, *, backend: str | Backend = "auto") -> GalerkinBasis:
     """The user's own vectors: an array or a sparse matrix of shape (n, r).
 
@@ -291,24 +308,6 @@ def given_basis(graph: Graph, vectors: Any, *, backend: str | Backend = "auto") 
     return _coupled(GalerkinBasis, dense, dense.T, graph.adjacency, device)
 
 
-def both_ways(
-    data: Array, rows: Array, columns: Array, shape: tuple[int, int], backend: Backend
-) -> tuple[SparseMatrix, SparseMatrix]:
-    """A sparse matrix from entries in row order, and its transpose."""
-    xp = backend.xp
-    turned = xp.argsort(columns * shape[0] + rows)
-    return (
-        csr_from_sorted(data, rows, columns, shape, backend),
-        csr_from_sorted(
-            xp.take(data, turned),
-            xp.take(columns, turned),
-            xp.take(rows, turned),
-            (shape[1], shape[0]),
-            backend,
-        ),
-    )
-
-
 def _checked_weights(weights: Any, r: int, dtype: str, backend: Backend) -> Array:
     """One finite weight for each of r vectors, none negative."""
     shape = tuple(getattr(weights, "shape", ()))
@@ -336,9 +335,9 @@ def _coupled(
     gram = coupling = identity  # of no vectors: an empty matrix
     blocks = []
     for start in range(0, r, _BLOCK):
-        block = _times(vectors, identity[:, start : min(start + _BLOCK, r)], backend)
+        block = times(vectors, identity[:, start : min(start + _BLOCK, r)], backend)
         image = backend.spmm(adjacency, block)
-        blocks.append([_times(transposed, part, backend) for part in (block, image)])
+        blocks.append([times(transposed, part, backend) for part in (block, image)])
     if blocks:
         gram, coupling = (xp.concat(parts, axis=1) for parts in zip(*blocks, strict=True))
     if not bool(xp.all(xp.isfinite(gram))):
@@ -356,40 +355,3 @@ def _coupled(
         adjacency=adjacency,
         backend=backend,
     )
-
-
-def _times(matrix: Any, dense: Array, backend: Backend) -> Array:
-    if hasattr(matrix, "indptr"):
-        return backend.spmm(matrix, dense)
-    return backend.matmul(matrix, dense)
-
-
-def _rows_taken(
-    matrix: Any, columns: int, numbering: Numbering, backend: Backend
-) -> tuple[Any, Any]:
-    """A matrix (n, columns), sparse or dense, with its rows in another order; and its transpose."""
-    xp = backend.xp
-    if not hasattr(matrix, "indptr"):
-        taken = xp.take(matrix, numbering.order, axis=0)
-        return taken, taken.T
-    rows = xp.take(numbering.places, row_numbers(matrix, backend))
-    entry_columns = xp.astype(matrix.indices, xp.int64)
-    order = xp.argsort(rows * columns + entry_columns)
-    return both_ways(
-        xp.take(matrix.data, order),
-        xp.take(rows, order),
-        xp.take(entry_columns, order),
-        (matrix.shape[0], columns),
-        backend,
-    )
-
-
-def _on_host(matrix: Any, backend: Backend) -> HostArray:
-    """A small matrix, sparse or not, as a dense float64 array of the host."""
-    if not hasattr(matrix, "indptr"):
-        return host64(matrix, backend)
-    indptr = backend.to_numpy(matrix.indptr)
-    result = np.zeros(matrix.shape, order="F")  # as LAPACK wants it
-    rows = np.repeat(np.arange(matrix.shape[0]), np.diff(indptr))
-    result[rows, backend.to_numpy(matrix.indices)] = backend.to_numpy(matrix.data)
-    return result

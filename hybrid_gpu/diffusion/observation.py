@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from hybrid_gpu.backends import Array, Backend, select_backend
+from hybrid_gpu.backends import Array, Backend, on_device, select_backend
 from hybrid_gpu.validation import check_count, check_dtype, check_neighbor_lists, check_positive
 
 
@@ -49,6 +49,7 @@ def power_of_two(sizes: Array, xp: Any) -> Array:
     return xp.pow(xp.full_like(sizes, 2.0), exponents)
 
 
+@on_device(lambda ids: ids, stays=False)
 def observe(
     ids: Any,
     similarities: Any,

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from hybrid_gpu.backends import Array, Backend, select_backend
+from hybrid_gpu.backends import Array, Backend, on_device, select_backend
 from hybrid_gpu.backends.protocol import Eigenpairs, HostArray
 from hybrid_gpu.diffusion.block_eigensolver import (
     TILE_COLUMNS,
@@ -92,6 +92,7 @@ class Spectrum:
         )
 
 
+@on_device(lambda graph: getattr(graph, "degrees", None), stays=True)
 def leading_eigenpairs(
     graph: Graph,
     *,

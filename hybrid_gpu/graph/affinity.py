@@ -9,7 +9,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hybrid_gpu.backends import Array, Backend, SparseMatrix, select_backend
+from hybrid_gpu.backends import (
+    Array,
+    Backend,
+    SparseMatrix,
+    on_device,
+    on_own_device,
+    select_backend,
+)
 from hybrid_gpu.backends.protocol import Numbering
 from hybrid_gpu.errors import warn_caller
 from hybrid_gpu.graph.csr import array_bytes, csr_from_sorted, matrix_bytes, row_numbers
@@ -68,6 +75,7 @@ class Graph:
         """Number of items without a neighbor."""
         return int(np.sum(np.bincount(self.components) == 1))
 
+    @on_own_device
     def degree_correction(self, backend: Backend) -> Array:
         """One over the root of each degree over the mean one, (n, 1); 1 for isolated items."""
         xp = backend.xp
@@ -91,6 +99,7 @@ class Graph:
         )
 
 
+@on_device(lambda neighbors: getattr(neighbors, "ids", None), stays=True)
 def reciprocal_graph(
     neighbors: Neighbors,
     *,
@@ -154,6 +163,7 @@ def reciprocal_graph(
     )
 
 
+@on_device(lambda affinity: getattr(affinity, "data", None), stays=False)
 def graph_from_affinity(
     affinity: Any, *, dtype: str = "float32", backend: str | Backend = "auto"
 ) -> Graph:

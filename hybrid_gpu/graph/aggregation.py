@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from hybrid_gpu.backends import Backend, select_backend
+from hybrid_gpu.backends import Backend, on_device, select_backend
 from hybrid_gpu.graph.affinity import Graph
 from hybrid_gpu.progress import Progress
 from hybrid_gpu.validation import check_count, check_kind
@@ -72,6 +72,7 @@ class _Level:
         return int(self.sizes.size)
 
 
+@on_device(lambda graph: getattr(graph, "degrees", None), stays=True)
 def aggregate(
     graph: Graph,
     *,

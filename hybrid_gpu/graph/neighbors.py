@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from hybrid_gpu.backends import Array, Backend, select_backend
+from hybrid_gpu.backends import Array, Backend, on_device, on_own_device, select_backend
 from hybrid_gpu.backends.host_memory import address_room
 from hybrid_gpu.backends.protocol import Numbering
 from hybrid_gpu.progress import Progress
@@ -46,6 +46,7 @@ class Neighbors:
             return self
         return Neighbors(self.ids[:, :count], self.similarities[:, :count])
 
+    @on_own_device
     def renumbered(self, numbering: Numbering, backend: Backend) -> Neighbors:
         """Lists of all items, with those of the item ``numbering.order[p]`` at place p."""
         similarities = backend.xp.take(self.similarities, numbering.order, axis=0)
@@ -56,6 +57,7 @@ class Neighbors:
         return f"Neighbors({m} lists of {k})"
 
 
+@on_device(lambda descriptors: descriptors, stays=False)
 def nearest_neighbors(
     descriptors: Any,
     queries: Any = None,
@@ -288,6 +290,10 @@ def _through_faiss(
             "leaves (ulimit -v or -d). Use knn='exact', or raise the limit."
         )
     index = _made_by_faiss(factory, units.shape[1])
+    if "IVF" in factory:
+        # Before it moves: FAISS finds the inverted file inside of an index of the host only.
+        inverted = faiss.extract_index_ivf(index)
+        inverted.nprobe = min(_FAISS_PROBES, inverted.nlist)
     items = np.ascontiguousarray(backend.to_numpy(units), dtype=np.float32)
     wanted = items
     if queries is not None:
@@ -296,7 +302,8 @@ def _through_faiss(
     if gpu is not None and hasattr(faiss, "StandardGpuResources"):
         index = faiss.index_cpu_to_gpu(faiss.StandardGpuResources(), gpu, index)
     try:
-        _fill_faiss(index, items, factory)
+        index.train(items)
+        index.add(items)
         found = _ask_faiss(index, wanted, k, queries is None, progress)
     except RuntimeError as fault:
         # FAISS names the place in its source first, and what is wrong last.
@@ -309,16 +316,6 @@ def _through_faiss(
         ids=backend.asarray(found.ids),
         similarities=backend.asarray(found.similarities, dtype_name(units.dtype)),
     )
-
-
-def _fill_faiss(index: Any, items: Any, factory: str) -> None:
-    import faiss
-
-    index.train(items)
-    index.add(items)
-    if "IVF" in factory:
-        inverted = faiss.extract_index_ivf(index)
-        inverted.nprobe = min(_FAISS_PROBES, inverted.nlist)
 
 
 def _ask_faiss(

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
 
-from hybrid_gpu.backends import Backend, select_backend
+from hybrid_gpu.backends import Backend, on_device, select_backend
 from hybrid_gpu.diffusion.filters import DEFAULT_ALPHA
 from hybrid_gpu.diffusion.sparsity import Sparsity
 from hybrid_gpu.graph.affinity import Graph, graph_from_affinity, neighbors_from_lists
@@ -270,9 +270,11 @@ def with_basis(
     check_kind(index, "index", DiffusionIndex, "Make one with build_index.")
     choice = BasisChoice(basis, rank, precision, tolerance, sparsity, seed, progress)
     choice.check(index.n)
-    return DiffusionIndex(with_chosen_basis(index.state, choice))
+    with index.backend.annotate("basis"):
+        return DiffusionIndex(with_chosen_basis(index.state, choice))
 
 
+@on_device(lambda graph: getattr(graph, "degrees", None), stays=True)
 def index_of_graph(graph: Graph, *, seed: int, backend: str | Backend) -> DiffusionIndex:
     """An index of a graph alone, without a basis."""
     device = select_backend(backend, like=graph.degrees)

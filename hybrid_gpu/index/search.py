@@ -10,6 +10,7 @@ import array_api_compat
 import numpy as np
 
 from hybrid_gpu.backends import Array, Backend, select_backend
+from hybrid_gpu.backends.numpy_backend import is_on_host
 from hybrid_gpu.backends.protocol import TopK
 from hybrid_gpu.diffusion.observation import Observation
 from hybrid_gpu.diffusion.solution import Solution, not_converged
@@ -169,8 +170,7 @@ def lives_here(values: Any, backend: Backend) -> bool:
     if array_api_compat.is_array_api_obj(values):
         if array_api_compat.array_namespace(values) is backend.xp:
             return True
-    kind = values.__dlpack_device__()[0] if hasattr(values, "__dlpack_device__") else 1
-    return int(kind) != 1
+    return not is_on_host(values)
 
 
 def batch_width(
@@ -276,9 +276,11 @@ class _Results:
 
     def take(self, best: TopK, solution: Solution) -> None:
         """Start to bring a batch's results home; nothing waits for them yet."""
-        self._parts.append((self._sent(best.ids), self._sent(best.scores)))
+        # All of it or nothing: memory may run out in between, and the batch is taken again.
+        parts = (self._sent(best.ids), self._sent(best.scores))
         if solution.residuals is not None:
             self._residuals.append(self._sent(solution.residuals))
+        self._parts.append(parts)
         self._steps = max(self._steps, solution.steps)
         self._truncation = solution.truncation
         if not solution.converged:

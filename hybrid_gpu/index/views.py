@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from typing import TypeVar
 
-from hybrid_gpu.backends import Array, Backend
+from hybrid_gpu.backends import Array, Backend, on_own_device, settled
 from hybrid_gpu.backends.threads import Kept
 from hybrid_gpu.diffusion.basis import Basis
 from hybrid_gpu.graph.affinity import Graph, renumbered
 from hybrid_gpu.graph.neighbors import Neighbors
 from hybrid_gpu.ranking.columns import Columns
 from hybrid_gpu.ranking.state import IndexState
+
+Part = TypeVar("Part")
 
 
 class IndexViews:
@@ -28,6 +31,7 @@ class IndexViews:
         self._descriptors: Kept[None, Array] = Kept(1)
         self._neighbors: Kept[None, Neighbors] = Kept(1)
         self._columns: Kept[None, Columns] = Kept(1)
+        state.backend.synchronize()  # whoever made it: it may be searched on any stream
 
     @property
     def state(self) -> IndexState:
@@ -60,49 +64,54 @@ class IndexViews:
         return self._state.dtype
 
     @property
+    @on_own_device
     def graph(self) -> Graph:
         """The graph, with the items in the order of their ids. Made when first asked for."""
         state = self._state
-        return self._graph.get(
-            None, lambda: renumbered(state.graph, state.numbering.inverse, state.backend)
+        return self._made(
+            self._graph, lambda: renumbered(state.graph, state.numbering.inverse, state.backend)
         )
 
     @property
+    @on_own_device
     def basis(self) -> Basis | None:
         """What the solver deflates, for ``graph``; ``basis.memory`` tells its bytes."""
         basis, back = self._state.basis, self._state.numbering.inverse
         if basis is None:
             return None
-        return self._basis.get(None, lambda: basis.renumbered(self.graph, back))
+        return self._made(self._basis, lambda: basis.renumbered(self.graph, back))
 
     @property
+    @on_own_device
     def descriptors(self) -> Array | None:
         """Unit descriptors (n, d) in the order of the ids; None if it was built without them."""
         state, take = self._state, self._state.backend.xp.take
         if state.descriptors is None:
             return None
-        return self._descriptors.get(
-            None, lambda: take(state.descriptors, state.numbering.places, axis=0)
+        return self._made(
+            self._descriptors, lambda: take(state.descriptors, state.numbering.places, axis=0)
         )
 
     @property
+    @on_own_device
     def neighbors(self) -> Neighbors | None:
         """The k-NN lists behind the graph, in the order of the ids; None if they were not kept."""
         state, lists = self._state, self._state.neighbors
         if lists is None:
             return None
-        return self._neighbors.get(
-            None, lambda: lists.renumbered(state.numbering.inverse, state.backend)
+        return self._made(
+            self._neighbors, lambda: lists.renumbered(state.numbering.inverse, state.backend)
         )
 
     @property
+    @on_own_device
     def columns(self) -> Columns | None:
         """What ``precompute`` stored, in the order of the ids."""
         state, columns = self._state, self._state.columns
         if columns is None:
             return None
-        return self._columns.get(
-            None, lambda: columns.renumbered(state.numbering.inverse, state.backend)
+        return self._made(
+            self._columns, lambda: columns.renumbered(state.numbering.inverse, state.backend)
         )
 
     @property
@@ -112,3 +121,6 @@ class IndexViews:
         Without the copies in the order of the ids that were asked for.
         """
         return self._state.memory
+
+    def _made(self, kept: Kept[None, Part], make: Callable[[], Part]) -> Part:
+        return kept.get(None, lambda: settled(make, self.backend))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from hybrid_gpu.backends import Array, Backend
+from hybrid_gpu.backends import Array, Backend, on_own_device
 from hybrid_gpu.backends.protocol import Numbering
 from hybrid_gpu.diffusion.observation import Observation
 from hybrid_gpu.graph.csr import array_bytes
@@ -38,6 +38,7 @@ class Columns:
         """Bytes."""
         return array_bytes(self.ids) + array_bytes(self.scores)
 
+    @on_own_device
     def combine(self, observation: Observation, backend: Backend) -> Array:
         """Scores (n, m) of observations: each observed item adds its column, times its weight."""
         xp = backend.xp
@@ -53,6 +54,7 @@ class Columns:
         flat = (m, q * self.keep)
         return backend.place(xp.reshape(ids, flat), xp.reshape(scores, flat), observation.n)
 
+    @on_own_device
     def renumbered(self, numbering: Numbering, backend: Backend) -> Columns:
         """The columns with the item ``numbering.order[p]`` at place p."""
         xp, n = backend.xp, self.ids.shape[0]

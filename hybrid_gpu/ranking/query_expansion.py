@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from hybrid_gpu.backends import Array, Backend, select_backend
+from hybrid_gpu.backends import Array, Backend, on_device, select_backend
 from hybrid_gpu.graph.neighbors import Neighbors, nearest_neighbors, unit_rows
 from hybrid_gpu.progress import Progress
 from hybrid_gpu.validation import (
@@ -54,6 +54,7 @@ class Expansion:
             raise ValueError(f"alpha must not be negative; got {self.alpha}.")
 
 
+@on_device(lambda descriptors: descriptors, stays=False)
 def augment_database(
     descriptors: Any,
     *,

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from hybrid_gpu.backends import Array, Backend, select_backend
+from hybrid_gpu.backends import Array, Backend, on_device, select_backend
 from hybrid_gpu.backends.protocol import Numbering, TopK
 from hybrid_gpu.errors import HybridGpuError
 from hybrid_gpu.validation import DTYPES, check_count, dtype_name, shown
@@ -84,6 +84,7 @@ class Ranking:
         return f"Ranking({m} queries, top {k}, {self.report.method})"
 
 
+@on_device(lambda scores: scores, stays=True)
 def top_items(
     scores: Array,
     *,

@@ -13,10 +13,11 @@ from strict_backend import StrictBackend
 import hybrid_gpu as hg
 from hybrid_gpu.backends import numpy_backend, protocol
 from hybrid_gpu.backends.generic import GenericBackend
-from hybrid_gpu.backends.numpy_backend import NumpyBackend, _balanced_bounds
+from hybrid_gpu.backends.numpy_backend import NumpyBackend, _balanced_bounds, is_on_host
 from hybrid_gpu.backends.protocol import Backend
 from hybrid_gpu.graph import neighbors
 from hybrid_gpu.graph.affinity import numbering_of
+from hybrid_gpu.index.search import lives_here
 
 KINDS = [NumpyBackend, StrictBackend]
 if importlib.util.find_spec("cupy"):
@@ -279,6 +280,33 @@ def test_faiss_moves_to_the_gpu_of_the_backend(monkeypatch):
     assert lists.ids.shape == (30, 3)
 
 
+@pytest.mark.parametrize("factory", ["IVF8,Flat", "PCA3,IVF8,Flat", "IVF50,Flat"])
+def test_an_inverted_file_on_a_gpu_probes_enough_lists(monkeypatch, factory):
+    faiss = pytest.importorskip("faiss")
+    probes = []
+
+    class OnGpu(NumpyBackend):
+        device = SimpleNamespace(id=0)
+
+    class GpuIndex:
+        """As FAISS's, nothing that extract_index_ivf would take."""
+
+        def __init__(self, index):
+            self.train, self.add, self.search = index.train, index.add, index.search
+            probes.append(faiss.extract_index_ivf(index).nprobe)
+
+    monkeypatch.setattr(faiss, "StandardGpuResources", object, raising=False)
+    monkeypatch.setattr(
+        faiss, "index_cpu_to_gpu", lambda _, number, index: GpuIndex(index), raising=False
+    )
+    vectors = np.random.default_rng(9).standard_normal((400, 4)).astype("float32")
+    lists = neighbors._through_faiss(
+        vectors, None, 3, factory=factory, progress=None, backend=OnGpu()
+    )
+    assert lists.ids.shape == (400, 3)
+    assert probes == [32 if "50" in factory else 8]
+
+
 def test_auto_leaves_a_cpu_faiss_alone_beside_a_gpu(monkeypatch):
     faiss = pytest.importorskip("faiss")
 
@@ -306,6 +334,30 @@ def test_array_of_another_device_is_refused_with_the_cure():
 
     with pytest.raises(hg.DeviceMismatchError, match=r"\.cpu\(\)"):
         hg.select_backend("numpy").asarray(OnGpu())
+
+
+def test_pinned_memory_is_the_host_s():
+    values = np.random.default_rng(13).standard_normal((4, 8))
+
+    class Pinned:
+        """As torch's pinned tensors may tell: kDLCUDAHost."""
+
+        dtype, shape, ndim = values.dtype, values.shape, values.ndim
+
+        def __dlpack_device__(self):
+            return (3, 0)
+
+        def __dlpack__(self, **options):
+            return values.__dlpack__()
+
+    backend = hg.select_backend("numpy")
+    assert is_on_host(Pinned())
+    assert not lives_here(Pinned(), StrictBackend())
+    np.testing.assert_array_equal(backend.asarray(Pinned()), values)
+    index = hg.build_index(np.random.default_rng(15).random((30, 8)), neighbors=4, backend=backend)
+    found = index.search(Pinned(), k=3)
+    assert isinstance(found.ids, np.ndarray)
+    np.testing.assert_array_equal(found.ids, index.search(values, k=3).ids)
 
 
 def test_dlpack_arrays_are_read_without_a_copy():

@@ -27,8 +27,8 @@ def forget():
 
 def test_without_cupy_the_install_line_is_given(monkeypatch, forget):
     monkeypatch.setitem(sys.modules, "cupy", None)
-    for name in ("hybrid_gpu.backends.cupy_backend", "hybrid_gpu.backends.cuda"):
-        monkeypatch.delitem(sys.modules, name, raising=False)
+    for name in ("cupy_backend", "cuda", "transfers"):
+        monkeypatch.delitem(sys.modules, f"hybrid_gpu.backends.{name}", raising=False)
     with pytest.raises(hg.BackendUnavailableError, match=r"pip install 'hybrid-gpu\[cuda12\]'"):
         hg.select_backend("cupy")
 
@@ -43,22 +43,6 @@ def test_without_cupy_auto_is_numpy(monkeypatch):
 def test_names_that_are_no_device_are_refused(name):
     with pytest.raises(ValueError, match="backend must be"):
         hg.select_backend(name)
-
-
-@pytest.fixture
-def gpu():
-    """The CuPy backend; a device that is required must be there."""
-    try:
-        return hg.select_backend("cupy")
-    except hg.BackendUnavailableError as missing:
-        if os.environ.get("HYBRID_GPU_REQUIRE_CUDA") == "1":
-            raise
-        pytest.skip(str(missing))
-
-
-@pytest.fixture
-def standin():
-    return pytest.importorskip("standin", reason="counts and limits are the stand-in's")
 
 
 @pytest.fixture
@@ -171,6 +155,99 @@ def test_dlpack_arrays_of_the_device_are_not_copied(gpu):
 
     taken = gpu.asarray(Foreign())
     assert taken.data.ptr == values.data.ptr
+
+
+class Foreign:
+    """An array of another library: DLPack is all that it has."""
+
+    def __init__(self, values, device=None):
+        self.values, self.dtype = values, values.dtype
+        self.device = device or values.__dlpack_device__()
+        self.asked = []
+
+    def __dlpack__(self, **options):
+        self.asked.append(options.get("stream"))
+        return self.values.__dlpack__(**options)
+
+    def __dlpack_device__(self):
+        return self.device
+
+
+@pytest.mark.parametrize("non_blocking", [True, False])
+def test_dlpack_arrays_of_another_stream_are_waited_for(gpu, late, non_blocking):
+    import cupy
+
+    producer = cupy.cuda.Stream(non_blocking=True)
+    with producer:
+        values = cupy.arange(5000.0) * 3
+        foreign = Foreign(values)
+        # The producer's side of the protocol: CuPy waits for the stream it was made on.
+        consumer = cupy.cuda.Stream(non_blocking=non_blocking)
+    with consumer:
+        with producer:
+            done = producer.record()
+        consumer.wait_event(done)
+        taken = gpu.asarray(foreign)
+        np.testing.assert_array_equal(gpu.to_numpy(taken), np.arange(5000.0) * 3)
+    # The stream that will read the array was told to its owner.
+    assert foreign.asked == [consumer.ptr]
+
+
+def test_dlpack_arrays_of_another_device_are_refused(gpu):
+    import cupy
+
+    with pytest.raises(hg.DeviceMismatchError, match="array on device 1 for work on device 0"):
+        gpu.asarray(Foreign(cupy.arange(3.0), device=(2, 1)))
+    managed = Foreign(cupy.arange(3.0), device=(13, 1))
+    with pytest.raises(hg.DeviceMismatchError, match=r"index\.to\('cupy:1'\)"):
+        gpu.asarray(managed)
+
+
+def test_pinned_tensors_are_uploaded_as_host_arrays(index, queries):
+    pinned = Foreign(queries, device=(3, 0))
+    pinned.shape, pinned.ndim = queries.shape, 2
+    pinned.values = type("Host", (), {"__dlpack__": lambda self, **_: queries.__dlpack__()})()
+    found = index.search(pinned, k=4)
+    assert isinstance(found.ids, np.ndarray)
+    np.testing.assert_array_equal(found.ids, index.search(queries, k=4).ids)
+
+
+def test_an_index_may_be_used_on_any_stream_at_once(gpu, queries, late):
+    import cupy
+
+    vectors = clustered_vectors(np.random.default_rng(91), n=120).astype("float32")
+    here = hg.build_index(vectors, neighbors=6, backend="numpy")
+    for make in (lambda: here.to(gpu), lambda: hg.build_index(vectors, neighbors=6, backend=gpu)):
+        made = make()
+        with cupy.cuda.Stream(non_blocking=True):
+            found = made.search(queries, k=5)
+        np.testing.assert_allclose(found.scores, here.search(queries, k=5).scores, rtol=1e-4)
+
+
+def test_what_is_made_once_and_kept_may_be_used_on_any_stream(gpu, late):
+    import cupy
+
+    vectors = clustered_vectors(np.random.default_rng(93), n=80).astype("float32")
+    here = hg.build_index(vectors, neighbors=6, basis="eigen", rank=5, backend="numpy")
+    groups = hg.aggregate_basis(here.graph, hg.aggregate(here.graph, groups=9, backend="numpy"))
+    with_groups = hg.with_basis(here, groups).to(gpu)
+    there, basis = here.to(gpu), with_groups.state.basis
+    kept = {
+        "inverse": lambda: basis.coarse_inverse(0.9).together,
+        "norms": lambda: there.state.basis.row_norms(),
+        "sparse": lambda: abs(there.state.basis.sparsified(0.5).vectors.data),
+        "graph": lambda: there.graph.degrees,
+        "descriptors": lambda: there.descriptors,
+        "lists": lambda: there.neighbors.similarities,
+        "basis": lambda: there.basis.eigenvalues,
+    }
+    for name, part in kept.items():
+        with cupy.cuda.Stream(non_blocking=True):
+            part()
+        with cupy.cuda.Stream(non_blocking=True):
+            elsewhere = cupy.asnumpy(part())
+        gpu.device.synchronize()
+        np.testing.assert_array_equal(elsewhere, cupy.asnumpy(part()), err_msg=name)
 
 
 def test_free_memory_counts_what_the_pool_holds(gpu):

@@ -113,3 +113,11 @@ def exact_allocations():
 
     with standin.exact_allocations():
         yield
+
+
+def test_static_shared_memory_beyond_48_kib_is_refused_by_the_compiler():
+    source = """extern "C" __global__ void f(double* x) {
+        __shared__ double part[6145]; part[threadIdx.x] = x[0]; x[0] = part[0]; }"""
+    with pytest.raises(cp.cuda.compiler.CompileException, match="too much shared data"):
+        cp.RawKernel(source, "f").compile()
+    cp.RawKernel(source.replace("6145", "6144"), "f").compile()

@@ -278,3 +278,27 @@ def test_a_grid_of_three_dimensions_visits_every_thread_once():
             (5, 2, 2), (2, 3, 2), (count, np.int32(10), np.int32(6)), order=order, sanitize=True
         )
         assert (count == 1).all()
+
+
+SHARED = """
+extern "C" __global__ void first(float* x) {
+    __shared__ float part[COUNT];
+    part[threadIdx.x] = x[threadIdx.x];
+    x[0] = part[0] + 1;
+}
+extern "C" __global__ void second(float* x) {
+    __shared__ float other[4000];
+    other[threadIdx.x] = x[threadIdx.x];
+    x[0] = other[0];
+}
+"""
+
+
+@pytest.mark.parametrize("sanitize", [False, True])
+def test_static_shared_memory_beyond_48_kib_is_refused_as_ptxas_does(sanitize):
+    x = np.ones(1, np.float32)
+    # 48 KiB in one kernel, and those of another one beside it.
+    Kernel(SHARED, "first", {"COUNT": 12 * 1024}).launch(1, 1, (x,), sanitize=sanitize)
+    assert x[0] == 2
+    with pytest.raises(KernelCompileError, match=r"'first.*too much shared data \(49156 bytes"):
+        Kernel(SHARED, "first", {"COUNT": 12 * 1024 + 1}).launch(1, 1, (x,), sanitize=sanitize)

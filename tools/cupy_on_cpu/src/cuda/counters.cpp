@@ -25,6 +25,7 @@ const char* name_of(int counter) {
     case kAllocations: return "allocations";
     case kAllocatedBytes: return "allocated_bytes";
     case kFrees: return "frees";
+    case kReleasedUnderCopies: return "released_under_copies";
     }
     return "";
 }

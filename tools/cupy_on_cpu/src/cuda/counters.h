@@ -25,6 +25,7 @@ enum Counter {
     kAllocations,
     kAllocatedBytes,
     kFrees,
+    kReleasedUnderCopies,  // pinned memory that went back to its pool too early
     kCounters
 };
 

@@ -13,7 +13,9 @@
 #include <fstream>
 #include <iterator>
 #include <map>
+#include <memory>
 #include <string>
+#include <vector>
 
 #include "../engine/executor.h"
 #include "../engine/launch_limits.h"
@@ -22,6 +24,7 @@
 #include "counters.h"
 #include "devices.h"
 #include "image.h"
+#include "late.h"
 #include "missing.h"
 
 using namespace standin;
@@ -35,10 +38,40 @@ struct Kernel {
     int launch_bound;       // 0 without
     char *shared_begin, *shared_end;
     int max_dynamic_shared;
+    std::vector<size_t> argument_bytes;
+    int device;  // of the context that its module was loaded into
 };
+
+// The arguments of a launch, kept for when it runs.
+struct KeptArguments {
+    std::vector<std::vector<char>> values;
+    std::vector<void*> addresses;
+
+    KeptArguments(const Kernel& kernel, void** given) {
+        for (size_t i = 0; i < kernel.argument_bytes.size(); i++) {
+            const char* begin = static_cast<const char*>(given[i]);
+            values.emplace_back(begin, begin + kernel.argument_bytes[i]);
+        }
+        for (auto& value : values)
+            addresses.push_back(value.data());
+    }
+};
+
+// From a signature such as "*f4,i8,x24,"; see device/standin_export.h.
+std::vector<size_t> sizes_of(const std::string& signature) {
+    std::vector<size_t> sizes;
+    size_t begin = 0;
+    for (size_t comma; (comma = signature.find(',', begin)) != std::string::npos;
+         begin = comma + 1) {
+        const bool pointer = signature[begin] == '*' || signature[begin] == '&';
+        sizes.push_back(pointer ? sizeof(void*) : std::stoul(signature.substr(begin + 1)));
+    }
+    return sizes;
+}
 
 struct Module {
     void* library;
+    int device;
     std::map<std::string, Kernel*> kernels;
 };
 
@@ -72,7 +105,9 @@ Kernel* find_kernel(Module* module, const std::string& name) {
                               bound ? bound() : 0,
                               nullptr,
                               nullptr,
-                              static_cast<int>(kSharedBytesPerBlock)};
+                              static_cast<int>(kSharedBytesPerBlock),
+                              sizes_of(signature()),
+                              module->device};
     section(&kernel->shared_begin, &kernel->shared_end);
     return module->kernels[name] = kernel;
 }
@@ -90,7 +125,7 @@ CUresult load_library(CUmodule* module, const char* bytes, size_t count) {
         fprintf(stderr, "[standin] cannot load a kernel: %s\n", dlerror());
         return CUDA_ERROR_INVALID_IMAGE;
     }
-    *module = reinterpret_cast<CUmodule>(new Module{library, {}});
+    *module = reinterpret_cast<CUmodule>(new Module{library, current_device(), {}});
     return CUDA_SUCCESS;
 }
 
@@ -128,13 +163,22 @@ CUresult error_of(Outcome outcome) {
     return CUDA_ERROR_UNKNOWN;
 }
 
-CUresult run(const Kernel& kernel, Launch launch) {
-    count(kKernelLaunches);
+// What a launch is refused for before it runs.
+CUresult check(const Kernel& kernel, const Launch& launch, const Stream& stream) {
     const std::string limit =
         exceeded_limit(launch, kernel.max_dynamic_shared, kernel.launch_bound);
     if (!limit.empty()) return complain(kernel, limit, CUDA_ERROR_INVALID_VALUE);
+    if (kernel.device != launch.device)
+        return complain(kernel, "loaded for another device", CUDA_ERROR_INVALID_HANDLE);
+    if (stream.device != launch.device)
+        return complain(kernel, "launched on a stream of another device",
+                        CUDA_ERROR_INVALID_HANDLE);
     const std::string foreign = foreign_argument(kernel, launch.arguments, launch.device);
     if (!foreign.empty()) return complain(kernel, foreign, CUDA_ERROR_ILLEGAL_ADDRESS);
+    return CUDA_SUCCESS;
+}
+
+CUresult run(const Kernel& kernel, const Launch& launch) {
     const LaunchResult result = run_grid(launch);
     if (result.outcome != Outcome::finished)
         return complain(kernel, result.message, error_of(result.outcome));
@@ -157,6 +201,7 @@ CUresult cuGetErrorName(CUresult error, const char** name) {
     case CUDA_SUCCESS: *name = "CUDA_SUCCESS"; break;
     case CUDA_ERROR_INVALID_VALUE: *name = "CUDA_ERROR_INVALID_VALUE"; break;
     case CUDA_ERROR_OUT_OF_MEMORY: *name = "CUDA_ERROR_OUT_OF_MEMORY"; break;
+    case CUDA_ERROR_INVALID_HANDLE: *name = "CUDA_ERROR_INVALID_HANDLE"; break;
     case CUDA_ERROR_INVALID_IMAGE: *name = "CUDA_ERROR_INVALID_IMAGE"; break;
     case CUDA_ERROR_FILE_NOT_FOUND: *name = "CUDA_ERROR_FILE_NOT_FOUND"; break;
     case CUDA_ERROR_NOT_FOUND: *name = "CUDA_ERROR_NOT_FOUND"; break;
@@ -259,21 +304,36 @@ CUresult cuModuleGetGlobal(CUdeviceptr* address, size_t* bytes, CUmodule module,
 
 CUresult cuLaunchKernel(CUfunction function, unsigned grid_x, unsigned grid_y, unsigned grid_z,
                         unsigned block_x, unsigned block_y, unsigned block_z,
-                        unsigned dynamic_shared_bytes, CUstream, void** arguments, void** packed) {
+                        unsigned dynamic_shared_bytes, CUstream handle, void** arguments,
+                        void** packed) {
     const Kernel& kernel = *reinterpret_cast<Kernel*>(function);
     if (packed)
         return complain(kernel, "arguments in a packed buffer are not supported",
                         CUDA_ERROR_NOT_SUPPORTED);
-    return run(kernel, Launch{kernel.name,
-                              kernel.entry,
-                              arguments,
-                              {grid_x, grid_y, grid_z},
-                              {block_x, block_y, block_z},
-                              dynamic_shared_bytes,
-                              kernel.shared_begin,
-                              kernel.shared_end,
-                              current_device(),
-                              thread_order()});
+    const Launch launch{kernel.name,
+                        kernel.entry,
+                        arguments,
+                        {grid_x, grid_y, grid_z},
+                        {block_x, block_y, block_z},
+                        dynamic_shared_bytes,
+                        kernel.shared_begin,
+                        kernel.shared_end,
+                        current_device(),
+                        thread_order()};
+    Stream& stream = stream_of(handle);
+    count(kKernelLaunches);
+    const CUresult refused = check(kernel, launch, stream);
+    if (refused != CUDA_SUCCESS) return refused;
+    if (!late_streams_are_on) return run(kernel, launch);
+    const auto kept = std::make_shared<KeptArguments>(kernel, arguments);
+    // The numbers of the two kinds of errors are the same.
+    return static_cast<CUresult>(enqueue(stream,
+                                         [&kernel, kept, launch] {
+                                             Launch later = launch;
+                                             later.arguments = kept->addresses.data();
+                                             return static_cast<cudaError_t>(run(kernel, later));
+                                         },
+                                         {}));
 }
 
 CUresult cuFuncGetAttribute(int* value, CUfunction_attribute attribute, CUfunction function) {

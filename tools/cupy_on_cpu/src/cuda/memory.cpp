@@ -5,13 +5,18 @@
 #include <cstdio>
 #include <cstring>
 #include <map>
+#include <memory>
 #include <mutex>
+#include <vector>
 
 #include "../engine/memory_map.h"
 #include "counters.h"
 #include "devices.h"
+#include "late.h"
 
 using namespace standin;
+
+extern "C" void standin_poison_device(void*, size_t, void*, int);  // late.cpp
 
 // ---- memory pools
 
@@ -129,12 +134,47 @@ void count_copy(cudaMemcpyKind kind, size_t bytes, bool blocking) {
 
 enum class Issue { synchronous, asynchronous };
 
-cudaError_t copy(void* to, const void* from, size_t bytes, cudaMemcpyKind kind, Issue issue) {
-    if (bytes == 0) return cudaSuccess;
-    if (!to || !from) return remember(cudaErrorInvalidValue);
-    const auto target = find_region(to), source = find_region(from);
-    if (overruns(target, to, bytes) || overruns(source, from, bytes)) {
-        fprintf(stderr, "[standin] a copy of %zu bytes exceeds an allocation\n", bytes);
+// Rows of bytes that lie a pitch apart; a plain copy is one row.
+struct Rows {
+    char* to;
+    size_t to_pitch;
+    const char* from;
+    size_t from_pitch, width, height;
+
+    void move() const {
+        for (size_t row = 0; row < height; row++)
+            memmove(to + row * to_pitch, from + row * from_pitch, width);
+    }
+    size_t to_extent() const { return (height - 1) * to_pitch + width; }
+    size_t from_extent() const { return (height - 1) * from_pitch + width; }
+};
+
+// Copies from memory that a call may change or free as soon as it returned.
+struct StagedRows {
+    std::vector<char> bytes;
+    Rows rows;
+
+    explicit StagedRows(const Rows& given)
+        : bytes(given.from, given.from + given.from_extent()), rows(given) {
+        rows.from = bytes.data();
+    }
+};
+
+HostRange pinned_range(const std::optional<Region>& region, const void* address, size_t bytes) {
+    if (!region || region->kind != MemoryKind::pinned) return {};
+    const uintptr_t begin = reinterpret_cast<uintptr_t>(address);
+    return {begin, begin + bytes};
+}
+
+// When a copy is done, and when its call returns, is in CUDA's "API synchronization behavior".
+cudaError_t copy(const Rows& rows, cudaMemcpyKind kind, Issue issued, Stream& stream) {
+    if (rows.width == 0 || rows.height == 0) return cudaSuccess;
+    if (!rows.to || !rows.from) return remember(cudaErrorInvalidValue);
+    const auto target = find_region(rows.to), source = find_region(rows.from);
+    if (overruns(target, rows.to, rows.to_extent()) ||
+        overruns(source, rows.from, rows.from_extent())) {
+        fprintf(stderr, "[standin] a copy of %zu bytes exceeds an allocation\n",
+                rows.width * rows.height);
         return remember(cudaErrorInvalidValue);
     }
     const bool from_device = source && source->kind == MemoryKind::device;
@@ -147,36 +187,55 @@ cudaError_t copy(void* to, const void* from, size_t bytes, cudaMemcpyKind kind, 
     }
     // A declared direction counts: __device__ variables are in no region.
     const cudaMemcpyKind actual = kind == cudaMemcpyDefault ? direction(target, source) : kind;
-    // What the host waits for: copies without Async, except on the device, and copies to host
-    // memory that is not pinned.
+    const bool pageable_source = actual == cudaMemcpyHostToDevice && !source;
     const bool pageable_target = actual == cudaMemcpyDeviceToHost && !target;
     const bool blocking =
-        pageable_target || (issue == Issue::synchronous && actual != cudaMemcpyDeviceToDevice);
-    count_copy(actual, bytes, blocking);
-    memmove(to, from, bytes);
-    return cudaSuccess;
-}
+        pageable_target || (issued == Issue::synchronous && actual != cudaMemcpyDeviceToDevice);
+    for (size_t row = 0; row < rows.height; row++)
+        count_copy(actual, rows.width, blocking);
 
-cudaError_t copy_rows(void* to, size_t to_pitch, const void* from, size_t from_pitch, size_t width,
-                      size_t height, cudaMemcpyKind kind, Issue issue) {
-    for (size_t row = 0; row < height; row++) {
-        const cudaError_t error =
-            copy(static_cast<char*>(to) + row * to_pitch,
-                 static_cast<const char*>(from) + row * from_pitch, width, kind, issue);
-        if (error != cudaSuccess) return error;
+    if (pageable_source && late_streams_are_on) {
+        // The host waits until the bytes are in a buffer of the driver, not until they are there.
+        if (issued == Issue::synchronous) finish(stream);
+        const auto staged = std::make_shared<StagedRows>(rows);
+        return issue(stream, [staged] {
+            staged->rows.move();
+            return cudaSuccess;
+        });
     }
-    return cudaSuccess;
+    const HostRange read = pinned_range(source, rows.from, rows.from_extent()),
+                    written = pinned_range(target, rows.to, rows.to_extent());
+    const cudaError_t error = issue(
+        stream,
+        [rows] {
+            rows.move();
+            return cudaSuccess;
+        },
+        read.end ? read : written);
+    if (error != cudaSuccess) return error;
+    return blocking || actual == cudaMemcpyHostToHost ? finish(stream) : cudaSuccess;
 }
 
-cudaError_t fill(void* address, int value, size_t bytes) {
+Rows one_row(void* to, const void* from, size_t bytes) {
+    return {static_cast<char*>(to), bytes, static_cast<const char*>(from), bytes, bytes, 1};
+}
+
+cudaError_t fill(void* address, int value, size_t bytes, Stream& stream) {
     if (bytes == 0) return cudaSuccess;
     const auto region = find_region(address);
     if (!region || overruns(region, address, bytes)) {
         fprintf(stderr, "[standin] a fill of %zu bytes exceeds its allocation\n", bytes);
         return remember(cudaErrorInvalidValue);
     }
-    memset(address, value, bytes);
-    return cudaSuccess;
+    const cudaError_t error = issue(
+        stream,
+        [=] {
+            memset(address, value, bytes);
+            return cudaSuccess;
+        },
+        pinned_range(region, address, bytes));
+    if (error != cudaSuccess || region->kind != MemoryKind::pinned) return error;
+    return finish(stream);
 }
 
 }  // namespace
@@ -195,8 +254,17 @@ cudaError_t cudaHostAlloc(void** address, size_t bytes, unsigned) {
     return allocate(address, bytes, MemoryKind::pinned);
 }
 
-cudaError_t cudaFree(void* address) { return release(address, false); }
-cudaError_t cudaFreeHost(void* address) { return release(address, true); }
+// Both wait for everything that may still use the memory.
+cudaError_t cudaFree(void* address) {
+    run_everything();
+    return release(address, false);
+}
+
+cudaError_t cudaFreeHost(void* address) {
+    run_everything();
+    return release(address, true);
+}
+
 cudaError_t cudaHostRegister(void*, size_t, unsigned) { return cudaSuccess; }
 cudaError_t cudaHostUnregister(void*) { return cudaSuccess; }
 
@@ -224,38 +292,59 @@ cudaError_t cudaPointerGetAttributes(cudaPointerAttributes* attributes, const vo
 // ---- copies and fills
 
 cudaError_t cudaMemcpy(void* to, const void* from, size_t bytes, cudaMemcpyKind kind) {
-    return copy(to, from, bytes, kind, Issue::synchronous);
+    return copy(one_row(to, from, bytes), kind, Issue::synchronous, stream_of(nullptr));
 }
 
 cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpyKind kind,
-                            cudaStream_t) {
-    return copy(to, from, bytes, kind, Issue::asynchronous);
+                            cudaStream_t stream) {
+    return copy(one_row(to, from, bytes), kind, Issue::asynchronous, stream_of(stream));
 }
 
-cudaError_t cudaMemcpyPeer(void* to, int, const void* from, int, size_t bytes) {
-    return copy(to, from, bytes, cudaMemcpyDeviceToDevice, Issue::synchronous);
+// Between devices: waits for the work of both.
+cudaError_t cudaMemcpyPeer(void* to, int to_device, const void* from, int from_device,
+                           size_t bytes) {
+    finish_device(to_device);
+    finish_device(from_device);
+    return copy(one_row(to, from, bytes), cudaMemcpyDeviceToDevice, Issue::synchronous,
+                legacy_stream(to_device));
 }
 
-cudaError_t cudaMemcpyPeerAsync(void* to, int, const void* from, int, size_t bytes, cudaStream_t) {
-    return copy(to, from, bytes, cudaMemcpyDeviceToDevice, Issue::asynchronous);
+cudaError_t cudaMemcpyPeerAsync(void* to, int, const void* from, int, size_t bytes,
+                                cudaStream_t stream) {
+    return copy(one_row(to, from, bytes), cudaMemcpyDeviceToDevice, Issue::asynchronous,
+                stream_of(stream));
 }
 
 cudaError_t cudaMemcpy2D(void* to, size_t to_pitch, const void* from, size_t from_pitch,
                          size_t width, size_t height, cudaMemcpyKind kind) {
-    return copy_rows(to, to_pitch, from, from_pitch, width, height, kind, Issue::synchronous);
+    const Rows rows{static_cast<char*>(to),
+                    to_pitch,
+                    static_cast<const char*>(from),
+                    from_pitch,
+                    width,
+                    height};
+    return copy(rows, kind, Issue::synchronous, stream_of(nullptr));
 }
 
 cudaError_t cudaMemcpy2DAsync(void* to, size_t to_pitch, const void* from, size_t from_pitch,
-                              size_t width, size_t height, cudaMemcpyKind kind, cudaStream_t) {
-    return copy_rows(to, to_pitch, from, from_pitch, width, height, kind, Issue::asynchronous);
+                              size_t width, size_t height, cudaMemcpyKind kind,
+                              cudaStream_t stream) {
+    const Rows rows{static_cast<char*>(to),
+                    to_pitch,
+                    static_cast<const char*>(from),
+                    from_pitch,
+                    width,
+                    height};
+    return copy(rows, kind, Issue::asynchronous, stream_of(stream));
 }
 
+// Asynchronous too, unless it fills pinned memory.
 cudaError_t cudaMemset(void* address, int value, size_t bytes) {
-    return fill(address, value, bytes);
+    return fill(address, value, bytes, stream_of(nullptr));
 }
 
-cudaError_t cudaMemsetAsync(void* address, int value, size_t bytes, cudaStream_t) {
-    return fill(address, value, bytes);
+cudaError_t cudaMemsetAsync(void* address, int value, size_t bytes, cudaStream_t stream) {
+    return fill(address, value, bytes, stream_of(stream));
 }
 
 cudaError_t cudaMemPrefetchAsync(const void*, size_t, int, cudaStream_t) { return cudaSuccess; }
@@ -263,22 +352,33 @@ cudaError_t cudaMemAdvise(const void*, size_t, cudaMemoryAdvise, int) { return c
 
 // ---- stream-ordered pools
 
+// The memory is the caller's from here on in the order of the stream: until then, whoever had it
+// before may write to it.
 cudaError_t cudaMallocFromPoolAsync(void** address, size_t bytes, cudaMemPool_t pool,
-                                    cudaStream_t) {
-    return allocate_from(reinterpret_cast<MemoryPool*>(pool), address, bytes);
+                                    cudaStream_t stream) {
+    cudaError_t error = allocate_from(reinterpret_cast<MemoryPool*>(pool), address, bytes);
+    if (error == cudaErrorMemoryAllocation && late_streams_are_on) {
+        // Frees that are still to come give memory back.
+        run_everything();
+        error = allocate_from(reinterpret_cast<MemoryPool*>(pool), address, bytes);
+    }
+    if (error == cudaSuccess) standin_poison_device(*address, bytes, stream, current_device());
+    return error;
 }
 
-cudaError_t cudaMallocAsync(void** address, size_t bytes, cudaStream_t) {
+cudaError_t cudaMallocAsync(void** address, size_t bytes, cudaStream_t stream) {
     MemoryPool* pool;
     {
         std::lock_guard<std::mutex> lock(pools_mutex);
         pool = current_pool(current_device());
     }
-    return allocate_from(pool, address, bytes);
+    return cudaMallocFromPoolAsync(address, bytes, reinterpret_cast<cudaMemPool_t>(pool), stream);
 }
 
-cudaError_t cudaFreeAsync(void* address, cudaStream_t) {
-    if (const auto region = find_region(address)) {
+// Freed in the order of the stream. The pool counts it as free at once.
+cudaError_t cudaFreeAsync(void* address, cudaStream_t stream) {
+    const auto region = find_region(address);
+    if (region) {
         std::lock_guard<std::mutex> lock(pools_mutex);
         auto owner = pool_of_block.find(address);
         if (owner != pool_of_block.end()) {
@@ -286,7 +386,7 @@ cudaError_t cudaFreeAsync(void* address, cudaStream_t) {
             pool_of_block.erase(owner);
         }
     }
-    return release(address, false);
+    return issue(stream_of(stream), [=] { return release(address, false); });
 }
 
 cudaError_t cudaDeviceGetDefaultMemPool(cudaMemPool_t* pool, int device) {

@@ -1,11 +1,12 @@
-// CUDA runtime: streams and events. Everything runs when it is issued, so waiting has nothing to
-// do; it is counted.
+// CUDA runtime: streams and events. Work runs when it is issued, or late (late.h).
 #include <cuda_runtime_api.h>
 
 #include <chrono>
+#include <memory>
 
 #include "counters.h"
 #include "devices.h"
+#include "late.h"
 
 using namespace standin;
 
@@ -13,31 +14,28 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-struct Stream {
-    unsigned flags;
-    int priority;
-    int device;
+// What a record leaves behind; it may be done after the event was recorded again, or destroyed.
+struct Record {
+    Mark mark;
+    Clock::time_point time;
 };
 
 struct Event {
     unsigned flags;
-    bool recorded = false;
-    Clock::time_point time;
+    int device;
+    std::shared_ptr<Record> record;  // null before the first
 };
 
-// The handles 0, 1 and 2 mean the legacy and the per-thread default stream.
-Stream* own_stream(cudaStream_t stream) {
-    return reinterpret_cast<uintptr_t>(stream) > 2 ? reinterpret_cast<Stream*>(stream) : nullptr;
-}
-
 Event* own_event(cudaEvent_t event) { return reinterpret_cast<Event*>(event); }
+
+bool is_pending(const Event* event) { return event->record && !is_reached(event->record->mark); }
 
 }  // namespace
 
 extern "C" {
 
 cudaError_t cudaStreamCreateWithPriority(cudaStream_t* stream, unsigned flags, int priority) {
-    *stream = reinterpret_cast<cudaStream_t>(new Stream{flags, priority, current_device()});
+    *stream = reinterpret_cast<cudaStream_t>(create_stream(flags, priority, current_device()));
     return cudaSuccess;
 }
 
@@ -49,38 +47,51 @@ cudaError_t cudaStreamCreate(cudaStream_t* stream) {
     return cudaStreamCreateWithPriority(stream, cudaStreamDefault, 0);
 }
 
-cudaError_t cudaStreamDestroy(cudaStream_t stream) {
-    delete own_stream(stream);
-    return cudaSuccess;
-}
+// Its work is still to be done, so it stays.
+cudaError_t cudaStreamDestroy(cudaStream_t) { return cudaSuccess; }
 
 cudaError_t cudaStreamGetFlags(cudaStream_t stream, unsigned* flags) {
-    *flags = own_stream(stream) ? own_stream(stream)->flags : 0;
+    *flags = stream_of(stream).flags;
     return cudaSuccess;
 }
 
 cudaError_t cudaStreamGetPriority(cudaStream_t stream, int* priority) {
-    *priority = own_stream(stream) ? own_stream(stream)->priority : 0;
+    *priority = stream_of(stream).priority;
     return cudaSuccess;
 }
 
-cudaError_t cudaStreamSynchronize(cudaStream_t) {
+cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
     count(kStreamSynchronizations);
-    return cudaSuccess;
+    return finish(stream_of(stream));
 }
 
-cudaError_t cudaStreamQuery(cudaStream_t) { return cudaSuccess; }
-cudaError_t cudaStreamWaitEvent(cudaStream_t, cudaEvent_t, unsigned) { return cudaSuccess; }
+cudaError_t cudaStreamQuery(cudaStream_t handle) {
+    Stream& stream = stream_of(handle);
+    const Mark end{&stream, stream.issued};
+    if (is_reached(end)) return cudaSuccess;
+    asked_in_vain(end);
+    return cudaErrorNotReady;
+}
+
+// The record that counts is the last before this call; without one, there is nothing to wait for.
+cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned) {
+    if (const auto record = own_event(event)->record) wait_for(stream_of(stream), record->mark);
+    return cudaSuccess;
+}
 
 cudaError_t cudaStreamAddCallback(cudaStream_t stream, cudaStreamCallback_t callback, void* data,
                                   unsigned) {
-    callback(stream, cudaSuccess, data);
-    return cudaSuccess;
+    return issue(stream_of(stream), [=] {
+        callback(stream, cudaSuccess, data);
+        return cudaSuccess;
+    });
 }
 
-cudaError_t cudaLaunchHostFunc(cudaStream_t, cudaHostFn_t function, void* data) {
-    function(data);
-    return cudaSuccess;
+cudaError_t cudaLaunchHostFunc(cudaStream_t stream, cudaHostFn_t function, void* data) {
+    return issue(stream_of(stream), [=] {
+        function(data);
+        return cudaSuccess;
+    });
 }
 
 cudaError_t cudaStreamIsCapturing(cudaStream_t, cudaStreamCaptureStatus* status) {
@@ -89,7 +100,7 @@ cudaError_t cudaStreamIsCapturing(cudaStream_t, cudaStreamCaptureStatus* status)
 }
 
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned flags) {
-    *event = reinterpret_cast<cudaEvent_t>(new Event{flags, false, {}});
+    *event = reinterpret_cast<cudaEvent_t>(new Event{flags, current_device(), nullptr});
     return cudaSuccess;
 }
 
@@ -102,25 +113,38 @@ cudaError_t cudaEventDestroy(cudaEvent_t event) {
     return cudaSuccess;
 }
 
-cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t) {
-    own_event(event)->time = Clock::now();
-    own_event(event)->recorded = true;
+cudaError_t cudaEventRecord(cudaEvent_t handle, cudaStream_t stream) {
+    Event& event = *own_event(handle);
+    // Unlike a wait, a record wants an event and a stream of one device.
+    if (event.device != stream_of(stream).device) return remember(cudaErrorInvalidResourceHandle);
+    const auto record = std::make_shared<Record>();
+    record->mark = end_of(stream_of(stream), [record] {
+        record->time = Clock::now();
+        return cudaSuccess;
+    });
+    event.record = record;
     return cudaSuccess;
 }
 
-cudaError_t cudaEventQuery(cudaEvent_t) { return cudaSuccess; }
+cudaError_t cudaEventQuery(cudaEvent_t event) {
+    if (!is_pending(own_event(event))) return cudaSuccess;
+    asked_in_vain(own_event(event)->record->mark);
+    return cudaErrorNotReady;
+}
 
-cudaError_t cudaEventSynchronize(cudaEvent_t) {
+cudaError_t cudaEventSynchronize(cudaEvent_t event) {
     count(kEventSynchronizations);
-    return cudaSuccess;
+    const auto record = own_event(event)->record;
+    return record && late_streams_are_on ? reach(record->mark) : cudaSuccess;
 }
 
 cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t first, cudaEvent_t second) {
     const Event *begin = own_event(first), *end = own_event(second);
     const bool timed = !((begin->flags | end->flags) & cudaEventDisableTiming);
-    if (!begin->recorded || !end->recorded || !timed)
-        return remember(cudaErrorInvalidResourceHandle);
-    *milliseconds = std::chrono::duration<float, std::milli>(end->time - begin->time).count();
+    if (!begin->record || !end->record || !timed) return remember(cudaErrorInvalidResourceHandle);
+    if (is_pending(begin) || is_pending(end)) return remember(cudaErrorNotReady);
+    *milliseconds =
+        std::chrono::duration<float, std::milli>(end->record->time - begin->record->time).count();
     return cudaSuccess;
 }
 }

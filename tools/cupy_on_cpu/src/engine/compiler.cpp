@@ -12,6 +12,7 @@
 #include <sstream>
 
 #include "kernel_source.h"
+#include "launch_limits.h"
 #include "settings.h"
 
 extern char** environ;
@@ -144,6 +145,29 @@ std::string whole_source(const CompileRequest& request, const std::string& expor
            macros + "#line 1 \"" + request.file_name + "\"\n" + body + exports;
 }
 
+// A message as ptxas gives it, if the __shared__ variables of one function take too much; else
+// nothing. Those of template kernels are in no section, and not seen.
+std::string too_much_shared(const std::string& library, const TemporaryFolder& folder) {
+    if (run_command({"objdump", "-t", "-C", library}, folder.file("symbols")) != 0) return "";
+    std::map<std::string, size_t> bytes_of;
+    std::istringstream symbols(read_text(folder.file("symbols")));
+    for (std::string line; std::getline(symbols, line);) {
+        // "address flags standin_shared<tab>size function(arguments)::variable"
+        const size_t section = line.find(" standin_shared\t");
+        const size_t name_end = line.rfind("::");
+        if (section == std::string::npos || name_end == std::string::npos) continue;
+        const std::string size = line.substr(section + 16, 16);
+        const size_t name = line.find_first_not_of(' ', section + 32);
+        bytes_of[line.substr(name, name_end - name)] += std::stoul(size, nullptr, 16);
+    }
+    for (const auto& [function, bytes] : bytes_of)
+        if (bytes > kSharedBytesPerBlock)
+            return "ptxas error   : Entry function '" + function + "' uses too much shared data (" +
+                   std::to_string(bytes) + " bytes, " + std::to_string(kSharedBytesPerBlock) +
+                   " max)\n";
+    return "";
+}
+
 }  // namespace
 
 std::vector<std::string> compiler_flags(const Toolchain& toolchain, const std::string& standard,
@@ -181,11 +205,15 @@ CompileResult compile_kernels(const Toolchain& toolchain, const CompileRequest& 
     const auto kernels = find_kernels(text_of_kernels(request, command, folder));
     std::ofstream(folder.file("kernel.cpp"))
         << whole_source(request, export_lines(kernels, result.exported_names));
-    append(command, {"-shared", "-Wl,-Bsymbolic", "-s", "-o", request.output,
-                     folder.file("kernel.cpp"), "-L" + toolchain.library_folder,
-                     "-l" + toolchain.library, "-Wl,-rpath," + toolchain.library_folder});
+    append(command, {"-shared", "-Wl,-Bsymbolic", "-o", request.output, folder.file("kernel.cpp"),
+                     "-L" + toolchain.library_folder, "-l" + toolchain.library,
+                     "-Wl,-rpath," + toolchain.library_folder});
     result.succeeded = run_command(command, folder.file("log")) == 0;
     result.log = read_text(folder.file("log"));
+    if (!result.succeeded) return result;
+    const std::string refused = too_much_shared(request.output, folder);
+    if (!refused.empty()) return {false, result.log + refused, {}};
+    run_command({"strip", request.output}, folder.file("log"));
     return result;
 }
 

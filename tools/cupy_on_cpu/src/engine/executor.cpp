@@ -1,6 +1,7 @@
 #include "executor.h"
 
 #include <algorithm>
+#include <atomic>
 #include <cstdlib>
 #include <cstring>
 #include <mutex>
@@ -51,6 +52,7 @@ char* dynamic_shared;
 bool running = false;
 LaunchResult failure;
 std::mt19937 shuffler;
+std::atomic<int64_t> only_block{-1};
 
 std::string place(const char* file, int line) {
     return std::string(file) + ":" + std::to_string(line);
@@ -250,8 +252,10 @@ void run_blocks() {
     const Size3& grid = launch->grid;
     const uint64_t count = (uint64_t)grid.x * grid.y * grid.z;
     const BlockOrder order(count, launch->order);
+    const int64_t only = only_block;
     for (uint64_t step = 0; step < count && !failed(); step++) {
         const uint64_t block = order[step];
+        if (only >= 0 && block % grid.x != uint64_t(only)) continue;
         blockIdx = {unsigned(block % grid.x), unsigned(block / grid.x % grid.y),
                     unsigned(block / grid.x / grid.y)};
         poison_shared_memory();
@@ -324,6 +328,9 @@ void stop_kernel(Outcome outcome, const std::string& what) {
 using namespace standin;
 
 extern "C" {
+
+// For standin.py: only blocks of this x run, all with -1. Returns the number before.
+int64_t standin_set_only_block(int64_t number) { return only_block.exchange(number); }
 
 void standin_barrier(const char* file, int line) {
     threads[current].file = file;

@@ -12,7 +12,7 @@ constexpr unsigned kSharedBytesPerBlock = 48 * 1024;
 constexpr unsigned kSharedBytesPerBlockOptIn = 163 * 1024;
 
 // Empty, or a sentence about the limit that a launch exceeds. Static shared memory is not among
-// them: NVIDIA's compiler refuses too much of it.
+// them: as with NVIDIA's, the compiler refuses too much of it.
 std::string exceeded_limit(const Launch& launch, unsigned max_dynamic_shared, int launch_bound);
 
 }  // namespace standin

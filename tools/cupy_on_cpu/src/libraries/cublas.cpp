@@ -81,7 +81,7 @@ cublasStatus_t cublasGetVersion_v2(cublasHandle_t, int* version) {
 }
 
 cublasStatus_t cublasSetStream_v2(cublasHandle_t handle, cudaStream_t stream) {
-    own(handle).stream = stream;
+    own(handle).stream = stream_of_calls = stream;
     return CUBLAS_STATUS_SUCCESS;
 }
 
@@ -117,9 +117,12 @@ cublasStatus_t cublasGetMathMode(cublasHandle_t handle, cublasMath_t* mode) {
                                       cublasOperation_t tb, int m, int n, int k,                   \
                                       const CudaT* alpha, const CudaT* a, int lda, const CudaT* b, \
                                       int ldb, const CudaT* beta, CudaT* c, int ldc) {             \
-        BEGIN_CALL(handle, alpha)                                                                  \
-        host::gemm(transpose(ta), transpose(tb), m, n, k, (const T*)alpha, (const T*)a, lda,       \
-                   (const T*)b, ldb, (const T*)beta, (T*)c, ldc);                                  \
+        CHECK_SCALAR(handle, alpha)                                                                \
+        const Scalar<T> scale(own(handle), alpha), keep(own(handle), beta);                        \
+        late_call(own(handle).stream, [=] {                                                        \
+            host::gemm(transpose(ta), transpose(tb), m, n, k, scale.address(), (const T*)a, lda,   \
+                       (const T*)b, ldb, keep.address(), (T*)c, ldc);                              \
+        });                                                                                        \
         return CUBLAS_STATUS_SUCCESS;                                                              \
     }                                                                                              \
     cublasStatus_t cublas##L##gemmStridedBatched(                                                  \
@@ -149,9 +152,12 @@ FOR_EACH_TYPE(DEFINE_GEMM)
     cublasStatus_t cublas##L##gemv_v2(cublasHandle_t handle, cublasOperation_t ta, int m, int n,   \
                                       const CudaT* alpha, const CudaT* a, int lda, const CudaT* x, \
                                       int incx, const CudaT* beta, CudaT* y, int incy) {           \
-        BEGIN_CALL(handle, alpha)                                                                  \
-        host::gemv(transpose(ta), m, n, (const T*)alpha, (const T*)a, lda, (const T*)x, incx,      \
-                   (const T*)beta, (T*)y, incy);                                                   \
+        CHECK_SCALAR(handle, alpha)                                                                \
+        const Scalar<T> scale(own(handle), alpha), keep(own(handle), beta);                        \
+        late_call(own(handle).stream, [=] {                                                        \
+            host::gemv(transpose(ta), m, n, scale.address(), (const T*)a, lda, (const T*)x, incx,  \
+                       keep.address(), (T*)y, incy);                                               \
+        });                                                                                        \
         return CUBLAS_STATUS_SUCCESS;                                                              \
     }
 FOR_EACH_TYPE(DEFINE_GEMV)
@@ -202,7 +208,7 @@ FOR_EACH_TYPE(DEFINE_TRSM)
     cublasStatus_t cublas##L##dgmm(cublasHandle_t, cublasSideMode_t side, int m, int n,         \
                                    const CudaT* a, int lda, const CudaT* x, int incx, CudaT* c, \
                                    int ldc) {                                                   \
-        count(kLibraryCalls);                                                                   \
+        begin_call();                                                                           \
         dgmm<T>(side, m, n, (const T*)a, lda, (const T*)x, incx, (T*)c, ldc);                   \
         return CUBLAS_STATUS_SUCCESS;                                                           \
     }
@@ -307,7 +313,7 @@ DEFINE_GER(cublasZgerc_v2, cuDoubleComplex, host::complex128, zgerc)
 #define DEFINE_BATCHED_LU(L, CudaT, T)                                                             \
     cublasStatus_t cublas##L##getrfBatched(cublasHandle_t, int n, CudaT* const a[], int lda,       \
                                            int* pivots, int* info, int batch) {                    \
-        count(kLibraryCalls);                                                                      \
+        begin_call();                                                                              \
         std::vector<int> unwanted(n);                                                              \
         for (int i = 0; i < batch; i++)                                                            \
             info[i] =                                                                              \
@@ -317,7 +323,7 @@ DEFINE_GER(cublasZgerc_v2, cuDoubleComplex, host::complex128, zgerc)
     cublasStatus_t cublas##L##getrsBatched(                                                        \
         cublasHandle_t, cublasOperation_t t, int n, int columns, const CudaT* const a[], int lda,  \
         const int* pivots, CudaT* const b[], int ldb, int* info, int batch) {                      \
-        count(kLibraryCalls);                                                                      \
+        begin_call();                                                                              \
         *info = 0;                                                                                 \
         for (int i = 0; i < batch; i++)                                                            \
             host::getrs("NTC"[t], n, columns, (const T*)a[i], lda, pivots + (long)i * n, (T*)b[i], \
@@ -327,7 +333,7 @@ DEFINE_GER(cublasZgerc_v2, cuDoubleComplex, host::complex128, zgerc)
     cublasStatus_t cublas##L##getriBatched(cublasHandle_t, int n, const CudaT* const a[], int lda, \
                                            const int* pivots, CudaT* const c[], int ldc,           \
                                            int* info, int batch) {                                 \
-        count(kLibraryCalls);                                                                      \
+        begin_call();                                                                              \
         for (int i = 0; i < batch; i++) {                                                          \
             for (long j = 0; j < n; j++)                                                           \
                 std::copy_n((const T*)a[i] + j * lda, n, (T*)c[i] + j * ldc);                      \

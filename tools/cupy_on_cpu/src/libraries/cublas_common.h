@@ -27,8 +27,12 @@ inline CBLAS_DIAG diagonal(cublasDiagType_t type) {
     return type == CUBLAS_DIAG_UNIT ? CblasUnit : CblasNonUnit;
 }
 
-// Counts a call, and refuses a scalar (alpha, or a result) that is not where the pointer mode says.
-#define BEGIN_CALL(handle, scalar)                                   \
-    standin::count(standin::kLibraryCalls);                          \
+// Refuses a scalar (alpha, or a result) that is not where the pointer mode says.
+#define CHECK_SCALAR(handle, scalar)                                 \
     if (standin::scalar_is_misplaced(own(handle), scalar, __func__)) \
         return CUBLAS_STATUS_EXECUTION_FAILED;
+
+// For a call that runs at once.
+#define BEGIN_CALL(handle, scalar) \
+    CHECK_SCALAR(handle, scalar)   \
+    standin::begin_call();

@@ -1,4 +1,5 @@
 // cuBLAS products of mixed or narrow types: widen, multiply, narrow.
+#include <array>
 #include <cstdlib>
 #include <cstring>
 
@@ -117,9 +118,11 @@ void multiply_mixed(const Product& p) {
     }
 }
 
-cublasStatus_t multiply(const Product& p) {
-    if (!element_bytes(p.a.type) || !element_bytes(p.b.type) || !element_bytes(p.c_type))
-        return CUBLAS_STATUS_NOT_SUPPORTED;
+bool is_supported(const Product& p) {
+    return element_bytes(p.a.type) && element_bytes(p.b.type) && element_bytes(p.c_type);
+}
+
+void multiply(const Product& p) {
     const bool uniform = p.a.type == p.b.type && p.b.type == p.c_type && p.c_type == p.scalar_type;
     if (uniform && p.c_type == CUDA_R_32F)
         multiply_uniform<float>(p);
@@ -131,6 +134,34 @@ cublasStatus_t multiply(const Product& p) {
         multiply_uniform<complex128>(p);
     else
         multiply_mixed(p);
+}
+
+// A scalar of the host as the call found it: it may be gone when the work runs.
+using ScalarBytes = std::array<char, sizeof(complex128)>;
+
+ScalarBytes copied(const void* scalar, cudaDataType type) {
+    ScalarBytes bytes;
+    memcpy(bytes.data(), scalar, element_bytes(type));
+    return bytes;
+}
+
+cublasStatus_t multiply_late(cublasHandle_t handle, const Product& given) {
+    if (!is_supported(given) || !element_bytes(given.scalar_type))
+        return CUBLAS_STATUS_NOT_SUPPORTED;
+    const bool on_host = own(handle).pointer_mode == PointerMode::host;
+    ScalarBytes alpha{}, beta{};
+    if (on_host) {
+        alpha = copied(given.alpha, given.scalar_type);
+        beta = copied(given.beta, given.scalar_type);
+    }
+    late_call(own(handle).stream, [=] {
+        Product product = given;
+        if (on_host) {
+            product.alpha = alpha.data();
+            product.beta = beta.data();
+        }
+        multiply(product);
+    });
     return CUBLAS_STATUS_SUCCESS;
 }
 
@@ -156,36 +187,36 @@ cublasStatus_t cublasGemmEx(cublasHandle_t handle, cublasOperation_t ta, cublasO
                             cudaDataType a_type, int lda, const void* b, cudaDataType b_type,
                             int ldb, const void* beta, void* c, cudaDataType c_type, int ldc,
                             cublasComputeType_t compute, cublasGemmAlgo_t) {
-    BEGIN_CALL(handle, alpha)
-    return multiply({m,
-                     n,
-                     k,
-                     alpha,
-                     beta,
-                     {ta, a, a_type, lda},
-                     {tb, b, b_type, ldb},
-                     c,
-                     c_type,
-                     ldc,
-                     scalar_type(compute, c_type)});
+    CHECK_SCALAR(handle, alpha)
+    return multiply_late(handle, {m,
+                                  n,
+                                  k,
+                                  alpha,
+                                  beta,
+                                  {ta, a, a_type, lda},
+                                  {tb, b, b_type, ldb},
+                                  c,
+                                  c_type,
+                                  ldc,
+                                  scalar_type(compute, c_type)});
 }
 
 cublasStatus_t cublasSgemmEx(cublasHandle_t handle, cublasOperation_t ta, cublasOperation_t tb,
                              int m, int n, int k, const float* alpha, const void* a,
                              cudaDataType a_type, int lda, const void* b, cudaDataType b_type,
                              int ldb, const float* beta, void* c, cudaDataType c_type, int ldc) {
-    BEGIN_CALL(handle, alpha)
-    return multiply({m,
-                     n,
-                     k,
-                     alpha,
-                     beta,
-                     {ta, a, a_type, lda},
-                     {tb, b, b_type, ldb},
-                     c,
-                     c_type,
-                     ldc,
-                     CUDA_R_32F});
+    CHECK_SCALAR(handle, alpha)
+    return multiply_late(handle, {m,
+                                  n,
+                                  k,
+                                  alpha,
+                                  beta,
+                                  {ta, a, a_type, lda},
+                                  {tb, b, b_type, ldb},
+                                  c,
+                                  c_type,
+                                  ldc,
+                                  CUDA_R_32F});
 }
 
 cublasStatus_t cublasGemmStridedBatchedEx(cublasHandle_t handle, cublasOperation_t ta,
@@ -196,24 +227,25 @@ cublasStatus_t cublasGemmStridedBatchedEx(cublasHandle_t handle, cublasOperation
                                           const void* beta, void* c, cudaDataType c_type, int ldc,
                                           long long stride_c, int batch,
                                           cublasComputeType_t compute, cublasGemmAlgo_t) {
-    BEGIN_CALL(handle, alpha)
+    CHECK_SCALAR(handle, alpha)
     auto shifted = [](const void* matrix, cudaDataType type, long long elements) {
         return static_cast<const char*>(matrix) +
                elements * static_cast<long long>(element_bytes(type));
     };
     for (int i = 0; i < batch; i++) {
         void* c_i = const_cast<char*>(shifted(c, c_type, stride_c * i));
-        const cublasStatus_t status = multiply({m,
-                                                n,
-                                                k,
-                                                alpha,
-                                                beta,
-                                                {ta, shifted(a, a_type, stride_a * i), a_type, lda},
-                                                {tb, shifted(b, b_type, stride_b * i), b_type, ldb},
-                                                c_i,
-                                                c_type,
-                                                ldc,
-                                                scalar_type(compute, c_type)});
+        const cublasStatus_t status =
+            multiply_late(handle, {m,
+                                   n,
+                                   k,
+                                   alpha,
+                                   beta,
+                                   {ta, shifted(a, a_type, stride_a * i), a_type, lda},
+                                   {tb, shifted(b, b_type, stride_b * i), b_type, ldb},
+                                   c_i,
+                                   c_type,
+                                   ldc,
+                                   scalar_type(compute, c_type)});
         if (status != CUBLAS_STATUS_SUCCESS) return status;
     }
     return CUBLAS_STATUS_SUCCESS;

@@ -5,6 +5,8 @@
 
 #include <random>
 
+#include "handles.h"
+
 namespace {
 
 struct Generator {
@@ -18,6 +20,7 @@ Generator& own(curandGenerator_t generator) { return *reinterpret_cast<Generator
 
 template <class T, class Draw>
 curandStatus_t fill(T* values, size_t count, Draw draw) {
+    standin::begin_call();
     for (size_t i = 0; i < count; i++)
         values[i] = draw();
     return CURAND_STATUS_SUCCESS;
@@ -48,7 +51,10 @@ curandStatus_t curandDestroyGenerator(curandGenerator_t generator) {
     return CURAND_STATUS_SUCCESS;
 }
 
-curandStatus_t curandSetStream(curandGenerator_t, cudaStream_t) { return CURAND_STATUS_SUCCESS; }
+curandStatus_t curandSetStream(curandGenerator_t, cudaStream_t stream) {
+    standin::stream_of_calls = stream;
+    return CURAND_STATUS_SUCCESS;
+}
 
 curandStatus_t curandSetPseudoRandomGeneratorSeed(curandGenerator_t generator,
                                                   unsigned long long seed) {

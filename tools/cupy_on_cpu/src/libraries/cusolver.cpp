@@ -50,7 +50,7 @@ cusolverStatus_t destroy(Handle handle) {
 
 template <class Handle>
 cusolverStatus_t set_stream(Handle handle, cudaStream_t stream) {
-    reinterpret_cast<LibraryHandle*>(handle)->stream = stream;
+    reinterpret_cast<LibraryHandle*>(handle)->stream = stream_of_calls = stream;
     return CUSOLVER_STATUS_SUCCESS;
 }
 
@@ -63,7 +63,7 @@ cusolverStatus_t get_stream(Handle handle, cudaStream_t* stream) {
 }  // namespace
 
 #define REQUIRE_WORKSPACE(given, n) \
-    count(kLibraryCalls);           \
+    begin_call();                   \
     if ((given) < workspace(n)) return CUSOLVER_STATUS_INVALID_VALUE;
 
 extern "C" {
@@ -130,13 +130,13 @@ cusolverStatus_t cusolverDnXgesvdjSetSortEig(gesvdjInfo_t, int) { return CUSOLVE
     cusolverStatus_t cusolverDn##L##potrs(cusolverDnHandle_t, cublasFillMode_t uplo, int n,        \
                                           int columns, const CudaT* a, int lda, CudaT* b, int ldb, \
                                           int* info) {                                             \
-        count(kLibraryCalls);                                                                      \
+        begin_call();                                                                              \
         *info = host::potrs(triangle(uplo), n, columns, (const T*)a, lda, (T*)b, ldb);             \
         return CUSOLVER_STATUS_SUCCESS;                                                            \
     }                                                                                              \
     cusolverStatus_t cusolverDn##L##potrfBatched(cusolverDnHandle_t, cublasFillMode_t uplo, int n, \
                                                  CudaT* a[], int lda, int* info, int batch) {      \
-        count(kLibraryCalls);                                                                      \
+        begin_call();                                                                              \
         for (int i = 0; i < batch; i++)                                                            \
             info[i] = host::potrf(triangle(uplo), n, (T*)a[i], lda);                               \
         return CUSOLVER_STATUS_SUCCESS;                                                            \
@@ -144,7 +144,7 @@ cusolverStatus_t cusolverDnXgesvdjSetSortEig(gesvdjInfo_t, int) { return CUSOLVE
     cusolverStatus_t cusolverDn##L##potrsBatched(cusolverDnHandle_t, cublasFillMode_t uplo, int n, \
                                                  int columns, CudaT* a[], int lda, CudaT* b[],     \
                                                  int ldb, int* info, int batch) {                  \
-        count(kLibraryCalls);                                                                      \
+        begin_call();                                                                              \
         *info = 0;                                                                                 \
         for (int i = 0; i < batch; i++)                                                            \
             host::potrs(triangle(uplo), n, columns, (const T*)a[i], lda, (T*)b[i], ldb);           \
@@ -162,7 +162,7 @@ FOR_EACH_TYPE(DEFINE_CHOLESKY)
     }                                                                                              \
     cusolverStatus_t cusolverDn##L##getrf(cusolverDnHandle_t, int m, int n, CudaT* a, int lda,     \
                                           CudaT*, int* pivots, int* info) {                        \
-        count(kLibraryCalls);                                                                      \
+        begin_call();                                                                              \
         std::vector<int> unwanted(std::max(1, std::min(m, n)));                                    \
         *info = host::getrf(m, n, (T*)a, lda, pivots ? pivots : unwanted.data());                  \
         return CUSOLVER_STATUS_SUCCESS;                                                            \
@@ -170,7 +170,7 @@ FOR_EACH_TYPE(DEFINE_CHOLESKY)
     cusolverStatus_t cusolverDn##L##getrs(cusolverDnHandle_t, cublasOperation_t t, int n,          \
                                           int columns, const CudaT* a, int lda, const int* pivots, \
                                           CudaT* b, int ldb, int* info) {                          \
-        count(kLibraryCalls);                                                                      \
+        begin_call();                                                                              \
         *info = host::getrs(transpose(t), n, columns, (const T*)a, lda, pivots, (T*)b, ldb);       \
         return CUSOLVER_STATUS_SUCCESS;                                                            \
     }
@@ -285,7 +285,7 @@ cusolverStatus_t cusolverDnXsyevd(cusolverDnHandle_t, cusolverDnParams_t, cusolv
                                   cublasFillMode_t uplo, int64_t n, cudaDataType type, void* a,
                                   int64_t lda, cudaDataType, void* w, cudaDataType, void*, size_t,
                                   void*, size_t, int* info) {
-    count(kLibraryCalls);
+    begin_call();
     switch (type) {
     case CUDA_R_32F:
         *info = host::syevd(job(mode), triangle(uplo), n, (float*)a, lda, (float*)w);

@@ -140,7 +140,7 @@ cusparseStatus_t cusparseSparseToDense_bufferSize(cusparseHandle_t, cusparseCons
 
 cusparseStatus_t cusparseSparseToDense(cusparseHandle_t, cusparseConstSpMatDescr_t from,
                                        cusparseDnMatDescr_t to, cusparseSparseToDenseAlg_t, void*) {
-    count(kLibraryCalls);
+    begin_call();
     const SparseMatrix& sparse = *own(from);
     const DenseMatrix& dense = *own(to);
     return with_value_type(sparse.type, [&](auto zero) {
@@ -164,7 +164,7 @@ cusparseStatus_t cusparseDenseToSparse_bufferSize(cusparseHandle_t, cusparseCons
 cusparseStatus_t cusparseDenseToSparse_analysis(cusparseHandle_t, cusparseConstDnMatDescr_t from,
                                                 cusparseSpMatDescr_t to, cusparseDenseToSparseAlg_t,
                                                 void*) {
-    count(kLibraryCalls);
+    begin_call();
     return with_value_type(own(from)->type, [&](auto zero) {
         using T = decltype(zero);
         own(to)->nonzeros =
@@ -175,7 +175,7 @@ cusparseStatus_t cusparseDenseToSparse_analysis(cusparseHandle_t, cusparseConstD
 cusparseStatus_t cusparseDenseToSparse_convert(cusparseHandle_t, cusparseConstDnMatDescr_t from,
                                                cusparseSpMatDescr_t to, cusparseDenseToSparseAlg_t,
                                                void*) {
-    count(kLibraryCalls);
+    begin_call();
     const SparseMatrix& sparse = *own(to);
     return with_value_type(sparse.type, [&](auto zero) {
         using T = decltype(zero);
@@ -204,7 +204,7 @@ cusparseStatus_t cusparseCsr2cscEx2(cusparseHandle_t, int rows, int columns, int
                                     const int* column_of, void* csc_values, int* column_offsets,
                                     int* row_of, cudaDataType type, cusparseAction_t action,
                                     cusparseIndexBase_t base, cusparseCsr2CscAlg_t, void*) {
-    count(kLibraryCalls);
+    begin_call();
     const size_t bytes = element_bytes(type);
     std::vector<int> next(columns + 1, 0);  // where the next element of a column goes
     for (int k = 0; k < nonzeros; k++)
@@ -226,7 +226,7 @@ cusparseStatus_t cusparseCsr2cscEx2(cusparseHandle_t, int rows, int columns, int
 
 cusparseStatus_t cusparseXcoo2csr(cusparseHandle_t, const int* row_of, int nonzeros, int rows,
                                   int* offsets, cusparseIndexBase_t base) {
-    count(kLibraryCalls);
+    begin_call();
     std::fill(offsets, offsets + rows + 1, 0);
     for (int k = 0; k < nonzeros; k++)
         offsets[row_of[k] - base + 1]++;
@@ -238,7 +238,7 @@ cusparseStatus_t cusparseXcoo2csr(cusparseHandle_t, const int* row_of, int nonze
 
 cusparseStatus_t cusparseXcsr2coo(cusparseHandle_t, const int* offsets, int, int rows, int* row_of,
                                   cusparseIndexBase_t base) {
-    count(kLibraryCalls);
+    begin_call();
     for (int row = 0; row < rows; row++)
         std::fill(row_of + offsets[row] - base, row_of + offsets[row + 1] - base, row + base);
     return CUSPARSE_STATUS_SUCCESS;
@@ -247,7 +247,7 @@ cusparseStatus_t cusparseXcsr2coo(cusparseHandle_t, const int* offsets, int, int
 // ---- sorts
 
 cusparseStatus_t cusparseCreateIdentityPermutation(cusparseHandle_t, int n, int* permutation) {
-    count(kLibraryCalls);
+    begin_call();
     std::iota(permutation, permutation + n, 0);
     return CUSPARSE_STATUS_SUCCESS;
 }
@@ -264,28 +264,28 @@ DEFINE_SORT_BUFFER(cusparseXcoosort_bufferSizeExt)
 
 cusparseStatus_t cusparseXcsrsort(cusparseHandle_t, int rows, int, int, const cusparseMatDescr_t,
                                   const int* offsets, int* indices, int* permutation, void*) {
-    count(kLibraryCalls);
+    begin_call();
     sort_lines(rows, offsets, indices, permutation);
     return CUSPARSE_STATUS_SUCCESS;
 }
 
 cusparseStatus_t cusparseXcscsort(cusparseHandle_t, int, int columns, int, const cusparseMatDescr_t,
                                   const int* offsets, int* indices, int* permutation, void*) {
-    count(kLibraryCalls);
+    begin_call();
     sort_lines(columns, offsets, indices, permutation);
     return CUSPARSE_STATUS_SUCCESS;
 }
 
 cusparseStatus_t cusparseXcoosortByRow(cusparseHandle_t, int, int, int nonzeros, int* row_of,
                                        int* column_of, int* permutation, void*) {
-    count(kLibraryCalls);
+    begin_call();
     sort_coordinates(nonzeros, row_of, column_of, permutation);
     return CUSPARSE_STATUS_SUCCESS;
 }
 
 cusparseStatus_t cusparseXcoosortByColumn(cusparseHandle_t, int, int, int nonzeros, int* row_of,
                                           int* column_of, int* permutation, void*) {
-    count(kLibraryCalls);
+    begin_call();
     sort_coordinates(nonzeros, column_of, row_of, permutation);
     return CUSPARSE_STATUS_SUCCESS;
 }
@@ -297,7 +297,7 @@ cusparseStatus_t cusparseXcsrgeam2Nnz(cusparseHandle_t, int rows, int, const cus
                                       const cusparseMatDescr_t, int, const int* offsets_b,
                                       const int* indices_b, const cusparseMatDescr_t, int* offsets,
                                       int* nonzeros, void*) {
-    count(kLibraryCalls);
+    begin_call();
     count(kBlockingLibraryCalls);  // the number comes back to the host
     int total = 0;
     offsets[0] = 0;
@@ -325,7 +325,7 @@ cusparseStatus_t cusparseXcsrgeam2Nnz(cusparseHandle_t, int rows, int, const cus
         const cusparseMatDescr_t, int, const CudaT* values_b, const int* offsets_b,               \
         const int* indices_b, const cusparseMatDescr_t, CudaT* values, int*, int* indices,        \
         void*) {                                                                                  \
-        count(kLibraryCalls);                                                                     \
+        begin_call();                                                                             \
         add<T>(rows, *(const T*)alpha, (const T*)values_a, {offsets_a, indices_a},                \
                *(const T*)beta, (const T*)values_b, {offsets_b, indices_b}, (T*)values, indices); \
         return CUSPARSE_STATUS_SUCCESS;                                                           \
@@ -341,7 +341,7 @@ DEFINE_ADD(Z, cuDoubleComplex, complex128)
     cusparseStatus_t cusparse##L##nnz_compress(                                               \
         cusparseHandle_t, int rows, const cusparseMatDescr_t, const CudaT* values_,           \
         const int* offsets, int* per_row, int* total, CudaT tolerance_) {                     \
-        count(kLibraryCalls);                                                                 \
+        begin_call();                                                                         \
         count(kBlockingLibraryCalls);                                                         \
         const T tolerance = converted<T>(tolerance_), *values = (const T*)values_;            \
         *total = 0;                                                                           \
@@ -356,7 +356,7 @@ DEFINE_ADD(Z, cuDoubleComplex, complex128)
         cusparseHandle_t, int rows, int, const cusparseMatDescr_t, const CudaT* values_,      \
         const int* indices, const int* offsets, int, const int*, CudaT* kept_values,          \
         int* kept_indices, int* kept_offsets, CudaT tolerance_) {                             \
-        count(kLibraryCalls);                                                                 \
+        begin_call();                                                                         \
         const T tolerance = converted<T>(tolerance_), *values = (const T*)values_;            \
         int kept = 0;                                                                         \
         kept_offsets[0] = 0;                                                                  \

@@ -57,7 +57,7 @@ const char* cusparseGetErrorString(cusparseStatus_t status) {
 }
 
 cusparseStatus_t cusparseSetStream(cusparseHandle_t handle, cudaStream_t stream) {
-    own_handle(handle).stream = stream;
+    own_handle(handle).stream = stream_of_calls = stream;
     return CUSPARSE_STATUS_SUCCESS;
 }
 

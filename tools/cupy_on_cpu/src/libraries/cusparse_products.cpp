@@ -159,7 +159,7 @@ cusparseStatus_t cusparseSpMV(cusparseHandle_t, cusparseOperation_t operation, c
                               cusparseConstSpMatDescr_t matrix, cusparseConstDnVecDescr_t vector,
                               const void* beta, cusparseDnVecDescr_t result, cudaDataType compute,
                               cusparseSpMVAlg_t, void* workspace) {
-    count(kLibraryCalls);
+    begin_call();
     const SparseMatrix& a = *own(matrix);
     const DenseVector &x = *own(vector), &y = *own(result);
     if (!workspace) return refuse("SpMV: no workspace");
@@ -194,7 +194,7 @@ cusparseStatus_t cusparseSpMM(cusparseHandle_t, cusparseOperation_t op_a, cuspar
                               cusparseConstDnMatDescr_t dense, const void* beta,
                               cusparseDnMatDescr_t result, cudaDataType compute, cusparseSpMMAlg_t,
                               void* workspace) {
-    count(kLibraryCalls);
+    begin_call();
     const SparseMatrix& a = *own(sparse);
     const DenseMatrix &b = *own(dense), &c = *own(result);
     if (!workspace) return refuse("SpMM: no workspace");
@@ -247,7 +247,7 @@ cusparseStatus_t cusparseSpGEMM_compute(cusparseHandle_t, cusparseOperation_t op
         *bytes = kWorkspaceBytes;
         return CUSPARSE_STATUS_SUCCESS;
     }
-    count(kLibraryCalls);
+    begin_call();
     const SparseMatrix &a = *own(left), &b = *own(right);
     const bool supported = !transposed(op_a) && !transposed(op_b) &&
                            a.format == CUSPARSE_FORMAT_CSR && b.format == CUSPARSE_FORMAT_CSR;
@@ -263,7 +263,7 @@ cusparseStatus_t cusparseSpGEMM_copy(cusparseHandle_t, cusparseOperation_t, cusp
                                      cusparseConstSpMatDescr_t, const void*,
                                      cusparseSpMatDescr_t result, cudaDataType, cusparseSpGEMMAlg_t,
                                      cusparseSpGEMMDescr_t descriptor) {
-    count(kLibraryCalls);
+    begin_call();
     const SparseMatrix& c = *own(result);
     const auto& product = *reinterpret_cast<SparseProduct*>(descriptor);
     for (size_t i = 0; i < product.offsets.size(); i++)
@@ -309,7 +309,7 @@ cusparseStatus_t cusparseSpSM_solve(cusparseHandle_t, cusparseOperation_t op_a,
                                     cusparseConstSpMatDescr_t matrix,
                                     cusparseConstDnMatDescr_t right, cusparseDnMatDescr_t result,
                                     cudaDataType, cusparseSpSMAlg_t, cusparseSpSMDescr_t) {
-    count(kLibraryCalls);
+    begin_call();
     return with_value_type(own(matrix)->type, [&](auto zero) {
         using T = decltype(zero);
         solve_triangle<T>(op_a, op_b, *static_cast<const T*>(alpha), *own(matrix), *own(right),
@@ -319,7 +319,7 @@ cusparseStatus_t cusparseSpSM_solve(cusparseHandle_t, cusparseOperation_t op_a,
 
 cusparseStatus_t cusparseGather(cusparseHandle_t, cusparseConstDnVecDescr_t dense,
                                 cusparseSpVecDescr_t sparse) {
-    count(kLibraryCalls);
+    begin_call();
     const DenseVector& y = *own(dense);
     const SparseVector& x = *own(sparse);
     return with_value_type(x.type, [&](auto zero) {

@@ -1,0 +1,205 @@
+"""Operations of a backend where kernels and libraries take other ways: sizes, orders, types, ties.
+
+What is compared with is NumPy in float64, never the backend itself.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import scipy.sparse as sparse
+
+from hybrid_gpu.graph.affinity import numbering_of
+
+
+@pytest.fixture
+def rng():
+    return np.random.default_rng(221)
+
+
+# Copies: some operations write over what they get.
+def c_order(backend, values):
+    return backend.asarray(np.array(values, order="C"))
+
+
+def f_order(backend, values):
+    """The same array, column after column in memory."""
+    if values.ndim == 1:
+        return c_order(backend, values)
+    return backend.asarray(np.array(values.T, order="C")).T
+
+
+def part_of_more(backend, values):
+    """The same array as every other row and column of a larger one."""
+    wide = np.full([2 * size for size in values.shape], 99, values.dtype)
+    places = tuple(slice(None, None, 2) for _ in values.shape)
+    wide[places] = values
+    return backend.asarray(wide)[places]
+
+
+ORDERS = [c_order, f_order, part_of_more]
+
+
+def csr(backend, dense, index_dtype="int32", order=c_order):
+    one = sparse.csr_array(dense)
+    parts = one.data, one.indices.astype(index_dtype), one.indptr.astype(index_dtype)
+    return backend.csr(*(order(backend, part) for part in parts), one.shape)
+
+
+def close(backend, found, expected, tolerance):
+    found = backend.to_numpy(found)
+    assert found.shape == expected.shape
+    np.testing.assert_allclose(found, expected, rtol=50 * tolerance, atol=50 * tolerance)
+
+
+def sparse_matrix(rng, n, p, density, dtype):
+    return (rng.standard_normal((n, p)) * (rng.random((n, p)) < density)).astype(dtype)
+
+
+# 128 columns are one block of threads; 129 and more take several. Up to 16 share the entries of a
+# row among threads; rows of more than 256 entries have a kernel of their own, in tiles of 32.
+WIDTHS = [1, 3, 16, 17, 32, 33, 64, 128, 129, 200, 257]
+
+
+@pytest.mark.parametrize("m", WIDTHS)
+@pytest.mark.parametrize("index_dtype", ["int32", "int64"])
+def test_sparse_products_of_every_width(backend, rng, dtype, tolerance, m, index_dtype):
+    matrix, right = sparse_matrix(rng, 61, 47, 0.2, dtype), rng.standard_normal((47, m))
+    right, values = right.astype(dtype), rng.standard_normal((61, m)).astype(dtype)
+    there, expected = csr(backend, matrix, index_dtype), matrix.astype("float64") @ right
+    close(backend, backend.spmm(there, c_order(backend, right)), expected, tolerance)
+    left = backend.subtract_spmm(c_order(backend, values), there, c_order(backend, right))
+    close(backend, left, values - expected, tolerance)
+
+
+@pytest.mark.parametrize("m", [1, 5, 32, 33, 64, 129])
+@pytest.mark.parametrize("index_dtype", ["int32", "int64"])
+def test_long_rows_of_every_width(backend, rng, dtype, tolerance, m, index_dtype):
+    matrix, right = sparse_matrix(rng, 9, 600, 0.7, dtype), rng.standard_normal((600, m))
+    matrix[4] = 0
+    assert np.count_nonzero(matrix) / 9 > 256
+    right, values = right.astype(dtype), rng.standard_normal((9, m)).astype(dtype)
+    there, expected = csr(backend, matrix, index_dtype), matrix.astype("float64") @ right
+    close(backend, backend.spmm(there, c_order(backend, right)), expected, tolerance)
+    left = backend.subtract_spmm(c_order(backend, values), there, c_order(backend, right))
+    close(backend, left, values - expected, tolerance)
+
+
+@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize("m", [1, 7, 129, 200])
+@pytest.mark.parametrize(
+    ("index_dtype", "step_dtype"), [("int32", "float64"), ("int64", "float32")]
+)
+def test_steps_of_conjugate_gradients(
+    backend, rng, dtype, tolerance, m, order, index_dtype, step_dtype
+):
+    n, alpha = 53, 0.9
+    matrix = sparse_matrix(rng, n, n, 0.2, dtype)
+    x, r, p, q = (rng.standard_normal((n, m)).astype(dtype) for _ in range(4))
+    step = rng.random(m).astype(step_dtype)
+
+    def there(values):
+        return order(backend, values)
+
+    adjacency = csr(backend, matrix, index_dtype, order)
+    made = backend.laplacian_step(adjacency, there(p), alpha)
+    product = p - alpha * (matrix.astype("float64") @ p)
+    close(backend, made.values, product, tolerance)
+    close(backend, made.curvature, (p * product).sum(axis=0), 20 * tolerance)
+    moved = backend.cg_update(there(x), there(r), there(p), there(q), there(step))
+    close(backend, moved.solution, x + p * step, tolerance)
+    close(backend, moved.residual, r - q * step, tolerance)
+    close(backend, moved.squared_norm, ((r - q * step) ** 2).sum(axis=0), 20 * tolerance)
+    turned = backend.cg_direction(there(r), there(p), there(step))
+    close(backend, turned, r + p * step, tolerance)
+    dots = backend.column_dots(there(r), there(p))
+    close(backend, dots, (r.astype("float64") * p).sum(axis=0), 20 * tolerance)
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_products_take_any_order(backend, rng, dtype, tolerance, order):
+    matrix, right = sparse_matrix(rng, 30, 20, 0.4, dtype), rng.standard_normal((20, 9))
+    right, values = right.astype(dtype), rng.standard_normal((30, 9)).astype(dtype)
+    there, expected = csr(backend, matrix, order=order), matrix.astype("float64") @ right
+    close(backend, backend.spmm(there, order(backend, right)), expected, tolerance)
+    left = backend.subtract_spmm(order(backend, values), there, order(backend, right))
+    close(backend, left, values - expected, tolerance)
+    close(
+        backend, backend.matmul(order(backend, matrix), order(backend, right)), expected, tolerance
+    )
+
+
+@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize("q", [3, 70])
+def test_places_take_any_order(backend, rng, dtype, tolerance, order, q):
+    ids, values = rng.integers(-1, 30, (6, q)), rng.random((6, q)).astype(dtype)
+    expected = np.zeros((30, 6))
+    for column, (row, entries) in enumerate(zip(ids, values, strict=True)):
+        np.add.at(expected[:, column], row[row >= 0], entries[row >= 0])
+    found = backend.place(order(backend, ids), order(backend, values), 30)
+    close(backend, found, expected, tolerance)
+
+
+@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize("id_dtype", ["int32", "int64"])
+def test_mutual_edges_take_any_order_and_both_widths_of_ids(backend, order, id_dtype):
+    # 0 and 1 list each other, and so do 1 and 2; 3 lists whom nobody gives back.
+    ids = np.array([[1, 3], [0, 2], [1, -1], [0, 1]])
+    similarities = np.array([[0.5, 0.25], [1.0, 0.5], [0.75, 0.0], [0.5, 0.5]])
+    edges = backend.mutual_edges(order(backend, ids.astype(id_dtype)), order(backend, similarities))
+    # 3 lists 0, and 0 lists 3.
+    assert backend.to_numpy(edges.rows).tolist() == [0, 0, 1, 1, 2, 3]
+    assert backend.to_numpy(edges.columns).tolist() == [1, 3, 0, 2, 1, 0]
+    assert backend.to_numpy(edges.weights).tolist() == [0.75, 0.375, 0.75, 0.625, 0.625, 0.375]
+
+
+# ---- top-k
+
+
+def best(scores, k):
+    """A stable sort, by the highest first; -0 and 0 are the same."""
+    ids = np.argsort(-(scores + 0.0), axis=1, kind="stable")[:, :k]
+    return ids, np.take_along_axis(scores, ids, axis=1)
+
+
+def special(rng, kind, shape):
+    if kind == "equal":
+        return np.full(shape, 0.25)
+    if kind == "zeros":
+        return np.where(rng.random(shape) < 0.5, 0.0, -0.0)
+    if kind == "infinite":
+        return rng.choice([np.inf, -np.inf, 1.0, -0.0, 0.0, 5e-324, -1.0], shape)
+    return rng.standard_normal(shape)
+
+
+@pytest.mark.parametrize("kind", ["equal", "zeros", "infinite", "any"])
+@pytest.mark.parametrize("k", [1, 2, 31, 256, 2047, 2048, 2049, 2299, 2300])
+@pytest.mark.parametrize("turned", [False, True])
+def test_top_k_of_special_scores_at_every_k(backend, rng, dtype, kind, k, turned):
+    scores = special(rng, kind, (3, 2300)).astype(dtype)
+    there = f_order(backend, scores) if turned else c_order(backend, scores)
+    ids, values = best(scores, k)
+    found = backend.top_k(there, k)
+    np.testing.assert_array_equal(backend.to_numpy(found.ids), ids)
+    np.testing.assert_array_equal(backend.to_numpy(found.scores), values)
+
+
+@pytest.mark.parametrize("kind", ["equal", "zeros", "infinite", "any"])
+@pytest.mark.parametrize("k", [1, 300, 2048, 2049, 2300])
+def test_top_k_by_a_numbering_of_special_scores(backend, rng, dtype, kind, k):
+    scores, order = special(rng, kind, (2, 2300)).astype(dtype), rng.permutation(2300)
+    numbering = numbering_of(order, backend)
+    found = backend.top_k(f_order(backend, scores), k, numbering)
+    # In the user's numbers, ties go to the lower one.
+    users = np.empty_like(scores)
+    users[:, order] = scores
+    ids, values = best(users, k)
+    np.testing.assert_array_equal(order[backend.to_numpy(found.ids)], ids)
+    np.testing.assert_array_equal(backend.to_numpy(found.scores), values)
+
+
+def test_every_k_of_one_row(backend, rng):
+    scores = rng.integers(0, 3, (1, 70)).astype("float32")
+    for k in range(1, 71):
+        found = backend.top_k(backend.asarray(scores), k)
+        np.testing.assert_array_equal(backend.to_numpy(found.ids), best(scores, k)[0])

@@ -1,0 +1,182 @@
+"""Kernels on arrays of more than 2^31 entries, where a place counted in 32 bits is a wrong one.
+
+Nobody waits for billions of entries here. The arrays are addresses without memory, of which only
+the pages that are written to exist, and the stand-in runs one block of the launch: the one that
+has the last row.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+
+import numpy as np
+import pytest
+
+# Block (128, 2) and 1024 row blocks: the last row is one of the last block.
+M, N = 128, 2048 * 8193
+assert N * M > 2**31
+FLOAT32, FLOAT64, INT32 = np.dtype("float32"), np.dtype("float64"), np.dtype("int32")
+
+
+@pytest.fixture
+def kernel(gpu, standin):
+    from hybrid_gpu.backends import cuda
+
+    return cuda._kernel
+
+
+def large(shape, dtype):
+    """Zeros, as the device and as the host sees them; pages that nobody writes are not there."""
+    import cupy
+
+    dtype = np.dtype(dtype)
+    count = int(np.prod(shape, dtype=np.int64))
+    flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | getattr(mmap, "MAP_NORESERVE", 0x4000)
+    pages = mmap.mmap(-1, count * dtype.itemsize, flags=flags)
+    address = ctypes.addressof(ctypes.c_char.from_buffer(pages))
+    memory = cupy.cuda.UnownedMemory(address, count * dtype.itemsize, pages, 0)
+    there = cupy.ndarray(shape, dtype, cupy.cuda.MemoryPointer(memory, 0))
+    return there, np.frombuffer(pages, dtype).reshape(shape)
+
+
+def one_entry():
+    """A matrix whose last row lists the row before it, with a weight of 0.5."""
+    import cupy
+
+    indptr, seen = large((N + 1,), INT32)
+    seen[N] = 1
+    return indptr, cupy.asarray([N - 2], INT32), cupy.asarray([0.5], FLOAT32)
+
+
+def test_laplacian_step(kernel, standin):
+    import cupy
+
+    direction, seen = large((N, M), FLOAT32)
+    product, made = large((N, M), FLOAT32)
+    seen[N - 1], seen[N - 2] = 1, np.arange(M)
+    made[N - 1] = 99
+    arguments = (np.int64(N), np.int32(M), np.float32(0.5), *one_entry(), direction, product)
+    partial = cupy.zeros((1024, M), FLOAT64)
+    with standin.only_block(1023):
+        kernel("laplacian_step", "laplacian_step", FLOAT32, INT32)(
+            (1024, 1), (128, 2), (*arguments, partial)
+        )
+    np.testing.assert_array_equal(made[N - 1], 1 - 0.25 * np.arange(M))
+    # The block has the row before the last one as well, whose own row is empty.
+    np.testing.assert_array_equal(made[N - 2], np.arange(M))
+    dots = (1 - 0.25 * np.arange(M)) + np.arange(M) ** 2.0
+    np.testing.assert_allclose(cupy.asnumpy(partial[1023]), dots)
+
+
+@pytest.mark.parametrize(
+    ("name", "block", "tile"), [("csr_spmm", (128, 2), 128), ("csr_spmm_long_rows", (256, 1), 32)]
+)
+@pytest.mark.parametrize("subtract", [0, 1])
+def test_csr_spmm(kernel, standin, name, block, tile, subtract):
+    dense, seen = large((N, M), FLOAT32)
+    result, made = large((N, M), FLOAT32)
+    seen[N - 2], made[N - 1] = np.arange(M), 7
+    arguments = (np.int64(N), np.int32(M), np.int32(subtract), *one_entry(), dense, result)
+    blocks = N // block[1]
+    with standin.only_block(blocks - 1):
+        kernel("csr_spmm", name, FLOAT32, INT32)((blocks, M // tile), block, arguments)
+    expected = 0.5 * np.arange(M)
+    np.testing.assert_array_equal(made[N - 1], 7 - expected if subtract else expected)
+
+
+def test_csr_spmm_counts_entries_in_64_bits(gpu, standin):
+    import cupy
+
+    count = 2**31 + 3
+    data, values = large((count,), FLOAT32)
+    indices, columns = large((count,), "int64")
+    values[-3:], columns[-3:] = [1, 2, 3], [0, 1, 0]
+    indptr = cupy.asarray([2**31, count])
+    dense = cupy.asarray([[1, 10], [100, 1000]], FLOAT32)
+    for rows in (1, 2**24):  # long rows, and as many rows as make them short
+        matrix = gpu.csr(data, indices, indptr, (rows, 2))
+        if rows > 1:
+            from hybrid_gpu.backends import cuda
+
+            result = cupy.empty((1, 2), FLOAT32)
+            parts = (matrix.indptr, matrix.indices, matrix.data, dense, result)
+            arguments = (np.int64(1), np.int32(2), np.int32(0), *parts)
+            run = cuda._kernel("csr_spmm", "csr_spmm", FLOAT32, np.dtype("int64"))
+            run((1, 1), (32, 8), arguments)
+        else:
+            result = gpu.spmm(matrix, dense)
+        assert gpu.to_numpy(result).tolist() == [[204.0, 2040.0]]
+
+
+def test_cg_update(kernel, standin):
+    import cupy
+
+    pairs = [large((N, M), FLOAT32) for _ in range(4)]
+    (direction, p), (product, q), (solution, x), (residual, r) = pairs
+    p[N - 1], q[N - 1], x[N - 1], r[N - 1] = 1, 2, 10, np.arange(M)
+    step, partial = cupy.full(M, 3.0), cupy.zeros((1024, M), FLOAT64)
+    arguments = (np.int64(N), np.int32(M), step, direction, product, solution, residual, partial)
+    with standin.only_block(1023):
+        kernel("cg_update", "cg_update", FLOAT32)((1024, 1), (128, 2), arguments)
+    np.testing.assert_array_equal(x[N - 1], np.full(M, 13.0))
+    np.testing.assert_array_equal(r[N - 1], np.arange(M) - 6.0)
+    np.testing.assert_array_equal(cupy.asnumpy(partial[1023]), (np.arange(M) - 6.0) ** 2)
+
+
+def test_cg_direction(kernel, standin):
+    import cupy
+
+    (residual, r), (direction, p) = (large((N, M), FLOAT32) for _ in range(2))
+    r[N - 1], p[N - 1] = 1, np.arange(M)
+    blocks = N // 2
+    arguments = (np.int64(N), np.int32(M), cupy.full(M, 3.0), residual, direction)
+    with standin.only_block(blocks - 1):
+        kernel("cg_direction", "cg_direction", FLOAT32)((blocks, 1), (128, 2), arguments)
+    np.testing.assert_array_equal(p[N - 1], 1 + 3.0 * np.arange(M))
+
+
+def test_top_k_reads_far_apart(gpu, standin):
+    import cupy
+
+    row, item = 2**31 + 64, 2**30 + 16
+    there, seen = large((row + 2 * item + 1,), FLOAT32)
+    seen[[0, item, 2 * item]] = 1, 3, 2
+    seen[[row, row + item, row + 2 * item]] = 7, 5, 6
+    scores = cupy.lib.stride_tricks.as_strided(there, (2, 3), (4 * row, 4 * item))
+    best = gpu.top_k(scores, 2)
+    assert gpu.to_numpy(best.ids).tolist() == [[1, 2], [0, 2]]
+    assert gpu.to_numpy(best.scores).tolist() == [[3, 2], [7, 6]]
+
+
+def test_top_k_writes_far_behind(kernel, standin):
+    import cupy
+
+    rows, k = 2**21 + 1, 2048
+    best, values = large((rows, k), FLOAT32)
+    ids, places = large((rows, k), "int64")
+    scores = cupy.arange(k, dtype=FLOAT32)
+    # Every row is the same one: a stride of 0.
+    arguments = (np.int32(k), np.int32(k), scores, np.int64(0), np.int64(1), None, best, ids)
+    with standin.only_block(rows - 1):
+        kernel("top_k", "top_k", FLOAT32)((rows,), (256,), arguments)
+    np.testing.assert_array_equal(places[-1], np.arange(k)[::-1])
+    np.testing.assert_array_equal(values[-1], np.arange(k)[::-1])
+    assert not places[0].any()
+
+
+def test_mutual(kernel, standin):
+    n, k = 65_536 * 8 * 65, 64
+    assert n * k > 2**31
+    ids, lists = large((n, k), "int64")
+    similarities, given = large((n, k), FLOAT32)
+    result, made = large((n, k), FLOAT32)
+    lists[n - 1, 0], given[n - 1, 0] = n - 2, 0.5
+    lists[n - 2, 63], given[n - 2, 63] = n - 1, 0.25
+    with standin.only_block(65_535):
+        kernel("mutual", "mutual", FLOAT32)(
+            (65_536,), (32, 8), (np.int64(n), np.int32(k), ids, similarities, result)
+        )
+    assert made[n - 1, 0] == 0.25
+    assert made[n - 2, 63] == 0.5
+    assert not made[n - 1, 1:].any()

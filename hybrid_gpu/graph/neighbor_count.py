@@ -28,6 +28,8 @@ _ISOLATED = 0.01
 # Items that are looked at, drawn by a fixed seed: items may be stored in turns of some length. And
 # those looked at together, for the sake of memory.
 _SAMPLE, _SEED, _TILE = 16_384, 20180807, 256
+# Lists that are put in order together, for the sake of memory.
+_SORTED_TOGETHER = 32_768
 # Items whose neighbors are searched again, exactly, and the recall below which a user is warned.
 _PROBES, _LOW_RECALL = 256, 0.95
 _PROBED_TOGETHER = 16
@@ -67,22 +69,30 @@ def chosen_count(lists: Neighbors, backend: Backend) -> int:
 
 def best_first(lists: Neighbors, backend: Backend) -> Neighbors:
     """Lists of all items by similarity, ties to the lower id; each id once, and not its own."""
-    xp = backend.xp
-    n, width = lists.ids.shape
-    # In the order of the ids first: then a repeated one stands beside itself, its best entry first.
-    order = xp.argsort(lists.similarities, axis=1, descending=True, stable=True)
-    ids = xp.take_along_axis(lists.ids, order, axis=1)
-    by_id = xp.argsort(ids, axis=1, stable=True)
-    order = xp.take_along_axis(order, by_id, axis=1)
-    ids = xp.take_along_axis(lists.ids, order, axis=1)
-    values = xp.take_along_axis(lists.similarities, order, axis=1)
-    own = xp.arange(n, dtype=ids.dtype, device=backend.device)[:, None]
+    xp, n = backend.xp, int(lists.ids.shape[0])
+    tiles = [
+        _best_first(lists, slice(start, min(start + _SORTED_TOGETHER, n)), backend)
+        for start in range(0, n, _SORTED_TOGETHER)
+    ]
+    ids, similarities = (xp.concat(parts) for parts in zip(*tiles, strict=True))
+    return Neighbors(ids, similarities)
+
+
+def _best_first(lists: Neighbors, rows: slice, backend: Backend) -> tuple[Array, Array]:
+    xp, take = backend.xp, backend.xp.take_along_axis
+    ids, values = lists.ids[rows, :], lists.similarities[rows, :]
+    # By similarity, and then by id: a repeated one stands beside itself, its best entry first.
+    order = xp.argsort(values, axis=1, descending=True, stable=True)
+    ids, values = take(ids, order, axis=1), take(values, order, axis=1)
+    order = xp.argsort(ids, axis=1, stable=True)
+    ids, values = take(ids, order, axis=1), take(values, order, axis=1)
+    own = xp.arange(rows.start, rows.stop, dtype=ids.dtype, device=backend.device)[:, None]
     before = xp.concat([xp.full_like(ids[:, :1], -1), ids[:, :-1]], axis=1)
     others = (ids >= 0) & (ids != own) & (ids != before)
-    best = backend.top_k(xp.where(others, values, xp.full_like(values, -xp.inf)), width)
+    best = backend.top_k(xp.where(others, values, xp.full_like(values, -xp.inf)), ids.shape[1])
     found = best.scores > -xp.inf
-    ids = xp.take_along_axis(ids, best.ids, axis=1)
-    return Neighbors(
+    ids = take(ids, best.ids, axis=1)
+    return (
         xp.where(found, ids, xp.full_like(ids, -1)),
         xp.where(found, best.scores, xp.zeros_like(best.scores)),
     )

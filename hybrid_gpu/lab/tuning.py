@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from hybrid_gpu import evaluation
-from hybrid_gpu.backends import Array, Backend, select_backend
+from hybrid_gpu.backends import Array, Backend, on_device, select_backend
 from hybrid_gpu.backends.protocol import HostArray
 from hybrid_gpu.diffusion.filters import DEFAULT_ALPHA
 from hybrid_gpu.evaluation import Interval
@@ -205,6 +205,7 @@ def _series(rows: Sequence[Row]) -> Iterator[Series]:
         yield Series(f"alpha {alpha:g}", tuple((float(k), best[k]) for k in sorted(best)))
 
 
+@on_device(lambda descriptors: descriptors, stays=False)
 def tune(
     descriptors: Any,
     labels: Any = None,

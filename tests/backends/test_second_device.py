@@ -84,6 +84,13 @@ def nearest_neighbors(backend):
 
 
 @case
+def tune(backend):
+    labels, few = np.arange(len(VECTORS)) % 3, {"neighbors": (4,), "gammas": (), "alphas": ()}
+    found = hg.tune(VECTORS, labels, **few, backend=backend)
+    return (np.array([row.value for row in found.rows]),)
+
+
+@case
 def reciprocal_graph(backend):
     return of_graph(graph(backend))
 

@@ -154,7 +154,8 @@ def test_a_word_that_is_no_number_is_refused(wrong):
         hg.build_index(np.eye(5), neighbors=wrong)
 
 
-def test_own_lists_are_cut_by_similarity_not_by_place(backend, rng):
+def test_own_lists_are_cut_by_similarity_not_by_place(backend, rng, monkeypatch):
+    monkeypatch.setattr(neighbor_count, "_SORTED_TOGETHER", 128)
     vectors = rng.standard_normal((300, 5))
     found = hg.nearest_neighbors(vectors, k=30, knn="exact", backend=backend)
     ids, similarities = backend.to_numpy(found.ids), backend.to_numpy(found.similarities)

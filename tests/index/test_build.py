@@ -1,6 +1,7 @@
 """What an index is built from, and the choices that are made for the user."""
 
 import tracemalloc
+from functools import partial
 
 import numpy as np
 import pytest
@@ -130,7 +131,7 @@ def test_lists_of_the_caller_s_may_change_afterwards(backend, rng):
 def test_index_takes_what_it_tells_and_its_build_less_than_three_times_that():
     vectors = clustered_vectors(np.random.default_rng(5), n=9000, d=16, clusters=90)
     lists = hg.nearest_neighbors(vectors.astype("float32"), k=20, knn="exact", backend="numpy")
-    build = hg.build_index_from_neighbors
+    build = partial(hg.build_index_from_neighbors, neighbors=20)
     build(lists.ids, lists.similarities, backend="numpy")  # what is imported late is there
     tracemalloc.start()
     try:

@@ -265,7 +265,9 @@ def test_similarities_must_keep_their_smooth_part():
 
     split = datasets.split_queries(datasets.digits(), 60, seed=5)
     vectors, queries = split.database.descriptors, split.queries.descriptors
-    index = hg.build_index(vectors, neighbors=10, alpha=0.8, basis="eigen", rank=25)
+    index = hg.build_index(
+        vectors, neighbors=10, alpha=0.8, basis="eigen", rank=25, backend="numpy"
+    )
     basis = index.basis
     similarity = reference.unit(queries) @ reference.unit(vectors).T
     values, eigenvectors = np.asarray(basis.eigenvalues), np.asarray(basis.vectors)

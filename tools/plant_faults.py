@@ -198,7 +198,7 @@ FAULTS = (
     Fault(
         "waits",
         "an index is given out before it is there",
-        "index/diffusion_index.py",
+        "index/views.py",
         "        state.backend.synchronize()  # whoever made it: it may be searched on any stream\n",
         "",
         f"{CUPY} -k any_stream",

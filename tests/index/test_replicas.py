@@ -96,7 +96,7 @@ def watched(monkeypatch, before):
 
 def both_begin():
     """For ``watched``: the first part of each of two devices waits for the other's."""
-    barrier, begun = threading.Barrier(2, timeout=60), set()
+    barrier, begun = threading.Barrier(2, timeout=300), set()
 
     def wait(state, part):
         if state.backend.name not in begun:
@@ -513,7 +513,7 @@ def on_two_devices():
     assert_same(missed.value.result, index.search(QUERIES, k=20, steps=3))
 
     def lost(*_):
-        raise cupy.cuda.runtime.CUDARuntimeError(cupy.cuda.runtime.errorInvalidValue)
+        raise cupy.cuda.runtime.CUDARuntimeError(700)  # cudaErrorIllegalAddress
 
     with patches.context() as patched:
         patched.setattr(replicas.indexes[1].backend, "top_k", lost)

@@ -26,6 +26,7 @@ from hybrid_gpu.errors import (
     DeviceMismatchError,
     HybridGpuError,
     IndexFileError,
+    ReplicaError,
 )
 from hybrid_gpu.graph.affinity import Graph, graph_from_affinity, reciprocal_graph
 from hybrid_gpu.graph.aggregation import Aggregation, aggregate
@@ -40,6 +41,7 @@ from hybrid_gpu.index.factory import (
     with_basis,
 )
 from hybrid_gpu.index.plan import Candidate, Plan, estimate_precompute, plan, predicted_bytes
+from hybrid_gpu.index.replicas import Replicas
 from hybrid_gpu.lab.tuning import Setting, Tuning, tune
 from hybrid_gpu.ranking.columns import Columns
 from hybrid_gpu.ranking.methods import METHODS
@@ -77,6 +79,8 @@ __all__ = [
     "Plan",
     "Polynomial",
     "Ranking",
+    "ReplicaError",
+    "Replicas",
     "Report",
     "Setting",
     "Solution",

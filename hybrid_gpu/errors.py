@@ -34,6 +34,20 @@ class ConvergenceError(HybridGpuError):
         self.result = result
 
 
+class ReplicaError(HybridGpuError):
+    """One of several devices failed; its own exception is the ``__cause__``.
+
+    Attributes
+    ----------
+    backend : str
+        The device: ``"cupy:1"``.
+    """
+
+    def __init__(self, message: str, *, backend: str = "") -> None:
+        super().__init__(message)
+        self.backend = backend
+
+
 class IndexFileError(HybridGpuError):
     """An index on disk is missing, damaged, foreign, or of a newer format."""
 

@@ -19,6 +19,7 @@ __all__ = [
     "Array",
     "Backend",
     "SparseMatrix",
+    "all_devices",
     "backend_of",
     "on_device",
     "on_own_device",
@@ -75,6 +76,16 @@ def select_backend(backend: str | Backend = "auto", *, like: Any = None) -> Back
     if kind == "cupy" and (number.isdecimal() or name == "cupy"):
         return _cupy(int(number or 0))
     raise ValueError(f"backend must be 'auto', 'numpy', 'cupy' or 'cupy:<device>'; got {name!r}.")
+
+
+def all_devices() -> tuple[Backend, ...]:
+    """What ``"auto"`` is where several devices help: every GPU that answers, or NumPy.
+
+    ``HYBRID_GPU_BACKEND`` names a single one.
+    """
+    if os.environ.get("HYBRID_GPU_BACKEND"):
+        return (select_backend("auto"),)
+    return tuple(_cupy(number) for number in range(_gpu_count())) or (_NUMPY,)
 
 
 def backend_of(array: Any) -> Backend:
@@ -152,14 +163,18 @@ def settled(make: Callable[[], Result], backend: Backend) -> Result:
 
 
 def _best_name() -> str:
-    """A GPU that really answers, or NumPy: an installed CuPy alone says nothing."""
+    return "cupy" if _gpu_count() else "numpy"
+
+
+def _gpu_count() -> int:
+    """GPUs that really answer: an installed CuPy alone says nothing."""
     if importlib.util.find_spec("cupy") is None:
-        return "numpy"
+        return 0
     try:
         from hybrid_gpu.backends.cupy_backend import device_count
     except ImportError:  # CuPy without the CUDA libraries that it needs
-        return "numpy"
-    return "cupy" if device_count() else "numpy"
+        return 0
+    return device_count()
 
 
 @cache

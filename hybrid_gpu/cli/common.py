@@ -23,6 +23,7 @@ from hybrid_gpu.errors import HybridGpuError
 from hybrid_gpu.graph.neighbor_count import AUTO
 from hybrid_gpu.index.diffusion_index import DiffusionIndex
 from hybrid_gpu.index.factory import load_index
+from hybrid_gpu.index.replicas import Replicas
 from hybrid_gpu.index.storage import is_ours
 from hybrid_gpu.progress import Progress
 
@@ -42,6 +43,9 @@ _USAGE_FAULT: Any = typer.BadParameter.__base__
 IndexFolder = Annotated[Path, typer.Argument(metavar="INDEX", help="Folder of the index.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")]
 Device = Annotated[str, typer.Option("--backend", help="auto, numpy or cupy.")]
+Devices = Annotated[
+    str, typer.Option("--backend", help="auto, numpy or cupy; several GPUs: cupy:0,cupy:1.")
+]
 NEIGHBORS: Any = typer.Option(help="Nearest neighbors of each item, or auto, from the data.")
 NeighborCount = Annotated[str, NEIGHBORS]
 Width = Annotated[int | None, typer.Option("--batch", help="Queries solved at the same time.")]
@@ -132,6 +136,14 @@ def open_index(path: Path, backend: str, progress: Progress) -> DiffusionIndex:
     index = load_index(path, backend=backend)
     progress("opening", 1, 1)
     return index
+
+
+def open_replicas(path: Path, backends: str, progress: Progress) -> DiffusionIndex | Replicas:
+    """Load the index of a folder onto a device, or onto several that are named with commas."""
+    first, *others = backends.split(",")
+    if not others:
+        return open_index(path, first, progress)
+    return Replicas(open_index(path, "numpy", progress), [first, *others])
 
 
 def neighbor_count(neighbors: str) -> int | str:

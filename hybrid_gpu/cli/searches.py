@@ -10,19 +10,20 @@ import typer
 from rich.console import Console
 
 from hybrid_gpu.cli.common import (
-    Device,
+    Devices,
     IndexFolder,
     Json,
     Width,
     check_writable,
     make_table,
-    open_index,
+    open_replicas,
     print_json,
     progress_bars,
 )
 from hybrid_gpu.files.array_files import load_array
 from hybrid_gpu.files.writing import replacing
 from hybrid_gpu.index.diffusion_index import DiffusionIndex
+from hybrid_gpu.index.replicas import Replicas
 from hybrid_gpu.ranking.methods import METHODS
 from hybrid_gpu.ranking.query_expansion import Expansion
 from hybrid_gpu.ranking.top_items import Ranking
@@ -95,13 +96,13 @@ def search(
     expansion_neighbors: ExpansionNeighbors = _EXPANSION.neighbors,
     expansion_alpha: ExpansionAlpha = _EXPANSION.alpha,
     batch: Width = None,
-    backend: Device = "auto",
+    backend: Devices = "auto",
     as_json: Json = False,
 ) -> None:
     """Rank the database for query descriptors."""
     vectors = load_array(queries)
     with progress_bars() as progress:
-        opened = open_index(index, backend, progress)
+        opened = open_replicas(index, backend, progress)
         settings = _settings(
             opened,
             k=k,
@@ -142,7 +143,7 @@ def rerank(
     expansion_neighbors: ExpansionNeighbors = _EXPANSION.neighbors,
     expansion_alpha: ExpansionAlpha = _EXPANSION.alpha,
     batch: Width = None,
-    backend: Device = "auto",
+    backend: Devices = "auto",
     as_json: Json = False,
 ) -> None:
     """Rank the database for the results of another search engine.
@@ -151,7 +152,7 @@ def rerank(
     """
     lists, values = load_array(ids, name="ids"), load_array(similarities, name="scores")
     with progress_bars() as progress:
-        opened = open_index(index, backend, progress)
+        opened = open_replicas(index, backend, progress)
         settings = _settings(
             opened,
             k=k,
@@ -170,7 +171,7 @@ def rerank(
 
 
 def _settings(
-    index: DiffusionIndex,
+    index: DiffusionIndex | Replicas,
     *,
     k: int | None,
     method: str,

@@ -5,5 +5,6 @@ function maps one frozen state to another, or to an answer, and ``DiffusionIndex
 users hold. No module here prints, plots or knows a data set.
 
 To be read in this order: ``build``, ``search``, ``update``, ``packing``, ``file_checks``,
-``storage``, ``precompute``, ``views``, ``diffusion_index``, ``factory``, ``plan``.
+``storage``, ``precompute``, ``views``, ``diffusion_index``, ``spreading``, ``replicas``,
+``factory``, ``plan``.
 """

@@ -42,8 +42,8 @@ _BYTES_PER_LISTED, _BYTES_PER_SHORTLISTED, _BYTES_PER_CUT_EDGE = 80, 16, 120
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Queries:
-    """A query set as it came in.
+class Queries:
+    """A query set as it came in, checked.
 
     Attributes
     ----------
@@ -52,7 +52,7 @@ class _Queries:
     here : bool
         Whether they came from the index's device, so that the results stay there.
     first_stage : callable
-        From a slice of the arrays, on the device, to what is found for it.
+        From a state and a slice of the arrays, on its device, to what is found for it.
     observed, shortlist : int
         Items that a query observes, and items of its shortlist.
     """
@@ -67,74 +67,85 @@ class _Queries:
     def count(self) -> int:
         return int(self.arrays[0].shape[0])
 
+    def part(self, start: int, stop: int) -> Queries:
+        """The queries from one row to another."""
+        return replace(self, arrays=tuple(array[start:stop, ...] for array in self.arrays))
+
 
 def search_descriptors(state: IndexState, queries: Any, request: Request) -> Ranking:
     """Rank the database for query descriptors (m, d)."""
-    backend, items = state.backend, state.descriptors
-    if items is None:
-        items = state.required_descriptors("search")  # says what to do without them
-    with backend.annotate("search"):
-        vectors = check_vectors(
-            queries, "queries", dtype=state.dtype, backend=home_of(queries, backend)
-        )
-        if vectors.shape[1] != items.shape[1]:
-            raise ValueError(
-                f"queries must have the index's {items.shape[1]} dimensions; got "
-                f"{vectors.shape[1]}."
-            )
-        observed = min(request.query_neighbors or state.n, state.n)
-
-        def first_stage(part: Array) -> FirstStage:
-            return SimilarItems(state, unit_rows(part, backend), observed=observed)
-
-        here = lives_here(queries, backend)
-        return _rank(
-            state, _Queries((vectors,), here, first_stage, observed, request.shortlist), request
-        )
+    with state.backend.annotate("search"):
+        return ranked(state, descriptor_queries(state, queries, request), request)
 
 
 def search_lists(
     state: IndexState, ids: Any, similarities: Any, metric: str, request: Request
 ) -> Ranking:
     """Rank the database for the results (m, q) of another engine."""
-    backend = state.backend
-    with backend.annotate("search"):
-        lists, values = check_neighbor_lists(
-            ids,
-            similarities,
-            state.n,
-            metric=metric,
-            dtype=state.dtype,
-            backend=home_of(ids, backend),
-        )
-        length = lists.shape[1]
-        observed = min(request.query_neighbors or length, length)
-
-        def first_stage(part_ids: Array, part_values: Array) -> FirstStage:
-            places = state.numbering.to_places(part_ids, backend.xp)
-            return GivenLists(state, places, part_values, observed)
-
-        here = lives_here(ids, backend)
-        return _rank(state, _Queries((lists, values), here, first_stage, observed, length), request)
+    with state.backend.annotate("search"):
+        return ranked(state, list_queries(state, ids, similarities, metric, request), request)
 
 
 def search_own_items(state: IndexState, ids: Any, request: Request) -> Ranking:
     """Rank the database for some of its own items (m,)."""
-    backend, xp, descriptors = state.backend, state.backend.xp, state.descriptors
-    with backend.annotate("search"):
-        items = check_item_ids(ids, state.n, backend=home_of(ids, backend))
+    with state.backend.annotate("search"):
+        return ranked(state, item_queries(state, ids, request), request)
 
-        def first_stage(part: Array) -> FirstStage:
-            places = state.numbering.to_places(part[:, None], xp)
-            ones = xp.ones(places.shape, dtype=getattr(xp, state.dtype), device=backend.device)
-            if descriptors is None:
-                return OwnItems(state, places, ones, 1)
-            queries = xp.take(descriptors, places[:, 0], axis=0)
-            itself = Observation(places, ones, state.n)
-            return SimilarItems(state, queries, observation=itself)
 
-        here = lives_here(ids, backend)
-        return _rank(state, _Queries((items,), here, first_stage, 1, request.shortlist), request)
+def descriptor_queries(state: IndexState, queries: Any, request: Request) -> Queries:
+    """Descriptors (m, d) as a query set of an index."""
+    items = state.descriptors
+    if items is None:
+        items = state.required_descriptors("search")  # says what to do without them
+    home = home_of(queries, state.backend)
+    vectors = check_vectors(queries, "queries", dtype=state.dtype, backend=home)
+    if vectors.shape[1] != items.shape[1]:
+        raise ValueError(
+            f"queries must have the index's {items.shape[1]} dimensions; got {vectors.shape[1]}."
+        )
+    observed = min(request.query_neighbors or state.n, state.n)
+
+    def first_stage(state: IndexState, part: Array) -> FirstStage:
+        return SimilarItems(state, unit_rows(part, state.backend), observed=observed)
+
+    here = lives_here(queries, state.backend)
+    return Queries((vectors,), here, first_stage, observed, request.shortlist)
+
+
+def list_queries(
+    state: IndexState, ids: Any, similarities: Any, metric: str, request: Request
+) -> Queries:
+    """The results (m, q) of another engine as a query set of an index."""
+    home = home_of(ids, state.backend)
+    lists, values = check_neighbor_lists(
+        ids, similarities, state.n, metric=metric, dtype=state.dtype, backend=home
+    )
+    length = lists.shape[1]
+    observed = min(request.query_neighbors or length, length)
+
+    def first_stage(state: IndexState, part_ids: Array, part_values: Array) -> FirstStage:
+        places = state.numbering.to_places(part_ids, state.backend.xp)
+        return GivenLists(state, places, part_values, observed)
+
+    here = lives_here(ids, state.backend)
+    return Queries((lists, values), here, first_stage, observed, length)
+
+
+def item_queries(state: IndexState, ids: Any, request: Request) -> Queries:
+    """Items (m,) of an index as a query set of it."""
+    items = check_item_ids(ids, state.n, backend=home_of(ids, state.backend))
+
+    def first_stage(state: IndexState, part: Array) -> FirstStage:
+        xp, device, descriptors = state.backend.xp, state.backend.device, state.descriptors
+        places = state.numbering.to_places(part[:, None], xp)
+        ones = xp.ones(places.shape, dtype=getattr(xp, state.dtype), device=device)
+        if descriptors is None:
+            return OwnItems(state, places, ones, 1)
+        queries = xp.take(descriptors, places[:, 0], axis=0)
+        return SimilarItems(state, queries, observation=Observation(places, ones, state.n))
+
+    here = lives_here(ids, state.backend)
+    return Queries((items,), here, first_stage, 1, request.shortlist)
 
 
 def search_from_outside(
@@ -145,19 +156,20 @@ def search_from_outside(
     Diffusion starts from the items' own lists (m, q) of neighbors, in which they are not. The rest
     is that of a search by descriptors.
     """
-    backend, xp = state.backend, state.backend.xp
-    items = state.required_descriptors("search")
+    state.required_descriptors("search")
     observed = min(request.query_neighbors or state.n, int(neighbors.ids.shape[1]))
 
-    def first_stage(part: Array, near: Array, similarities: Array) -> FirstStage:
+    def first_stage(state: IndexState, part: Array, near: Array, similarities: Array) -> FirstStage:
+        backend, xp, items = state.backend, state.backend.xp, state.descriptors
         places = state.numbering.to_places(near[:, :observed], xp)
         weights = powered(similarities[:, :observed], state.gamma, backend)
-        hits = Observation(places, weights, state.n)
         queries = xp.take(items, xp.take(state.numbering.places, part), axis=0)
-        return SimilarItems(state, queries, observation=hits)
+        return SimilarItems(state, queries, observation=Observation(places, weights, state.n))
 
     arrays = (ids, neighbors.ids, neighbors.similarities)
-    return _rank(state, _Queries(arrays, True, first_stage, observed, request.shortlist), request)
+    queries = Queries(arrays, True, first_stage, observed, request.shortlist)
+    with state.backend.annotate("search"):
+        return ranked(state, queries, request)
 
 
 def home_of(values: Any, backend: Backend) -> Backend:
@@ -190,7 +202,8 @@ def batch_width(
     return max(1, min(_LARGEST_BATCH, count, room // column))
 
 
-def _width(state: IndexState, queries: _Queries, request: Request) -> int:
+def width_for(state: IndexState, queries: Queries, request: Request) -> int:
+    """Queries of a set to solve side by side."""
     lists, beside = _BYTES_PER_LISTED * max(queries.observed, request.k), 0
     if request.method.uses_shortlist:
         lists += _BYTES_PER_SHORTLISTED * queries.shortlist
@@ -199,10 +212,10 @@ def _width(state: IndexState, queries: _Queries, request: Request) -> int:
     return batch_width(state, request.batch, queries.count, lists=lists, beside=beside)
 
 
-def _rank(state: IndexState, queries: _Queries, request: Request) -> Ranking:
-    """Run all batches through observe, solve and rank."""
+def ranked(state: IndexState, queries: Queries, request: Request) -> Ranking:
+    """Run all batches of a query set through observe, solve and rank; the device is current."""
     backend, progress, count = state.backend, request.progress, queries.count
-    width = _width(state, queries, request)
+    width = width_for(state, queries, request)
     notes = list(state.notes) if request.method.diffuses else []
     done = _Results(queries.here, backend)
     while done.queries < count:
@@ -211,7 +224,7 @@ def _rank(state: IndexState, queries: _Queries, request: Request) -> Ranking:
                 if progress:
                     progress("search", done.queries, count)
                 with backend.stage("observe", done.seconds):
-                    found = queries.first_stage(*parts)
+                    found = queries.first_stage(state, *parts)
                 with backend.stage("solve", done.seconds):
                     solution = _scored(state, found, request)
                 with backend.stage("rank", done.seconds):
@@ -299,7 +312,7 @@ class _Results:
                 f"accuracy {request.stop.tolerance:g}",
             )
         if accuracy is not None:
-            notes += _missed(residuals, accuracy, self._backend.xp if self._here else np)
+            notes += missed_note(residuals, accuracy, self._backend.xp if self._here else np)
         report = Report(
             method=request.method.name,
             steps=self._steps,
@@ -317,7 +330,7 @@ class _Results:
         return (lambda: values) if self._here else self._backend.download(values)
 
 
-def _missed(residuals: Array, accuracy: float, xp: Any) -> tuple[str, ...]:
+def missed_note(residuals: Array, accuracy: float, xp: Any) -> tuple[str, ...]:
     """A note if some queries did not reach their accuracy."""
     missed = int(xp.sum(xp.astype(residuals > accuracy, xp.int64)))
     if not missed:

@@ -171,6 +171,20 @@ def test_search_as_json_holds_the_ranking_and_its_report(files):
     assert told["report"]["worst_residual"] <= 1.1e-3
 
 
+def test_several_devices_are_named_with_commas(files):
+    single = run_json("search", files.index, files.queries, "-k", 5, "--backend", "numpy")
+    several = ("-k", 5, "--batch", 2, "--backend", "numpy,numpy")
+    told = run_json("search", files.index, files.queries, *several)
+    assert told["ids"] == single["ids"]
+    # Which of them took the parts is up to them.
+    assert set(told["report"]["backend"].split(",")) == {"numpy"}
+    lists = run_json("rerank", files.index, files.ranking, files.ranking, *several)
+    assert lists["queries"] == single["queries"]
+    assert_refused(
+        run("search", files.index, files.queries, "--backend", "numpy,"), "backend must be"
+    )
+
+
 def test_search_as_json_with_an_output_names_the_file_only(files, tmp_path):
     told = run_json("search", files.index, files.queries, "-o", tmp_path / "out.npz")
     assert told["output"] == str(tmp_path / "out.npz")

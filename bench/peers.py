@@ -1,6 +1,6 @@
 """Who answers queries fastest, how exactly, and in how much memory: this library or its peers?
 
-    pip install -e ".[peers,faiss]"
+    pip install -e ".[faiss,peers]"
     python bench/peers.py --data fashion [--queries 128] [--only NAME ...] [--no-record]
     python bench/peers.py --data million
     python bench/peers.py --quick --no-record

@@ -1,4 +1,4 @@
-"""The exceptions of the library, all of them a ``HybridGpuError``, and its way to warn."""
+"""The exceptions of the library, all of them a ``HybridGpuError``, and what messages share."""
 
 from __future__ import annotations
 
@@ -50,6 +50,15 @@ class ReplicaError(HybridGpuError):
 
 class IndexFileError(HybridGpuError):
     """An index on disk is missing, damaged, foreign, or of a newer format."""
+
+
+def install_line(extra: str) -> str:
+    """How to get an optional part of the library; for the end of a message.
+
+    In a clone, because the package is not published yet. Editable, because Python takes the clone's
+    own folder when it is started there, and the kernels are elsewhere in it.
+    """
+    return f'in a clone of hybrid-gpu: pip install -e ".[{extra}]"'
 
 
 def warn_caller(message: str) -> None:

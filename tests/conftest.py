@@ -7,6 +7,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 from contextlib import nullcontext
 from dataclasses import replace
@@ -28,6 +29,12 @@ LATE_MODES = ("off", "side", "default", "both", "random:7")
 
 # Relative tolerances: what a few hundred roundings of a well-scaled sum may add up to.
 TOLERANCE = {"float32": 2e-5, "float64": 1e-10}
+
+
+# The extra "test" brings no FAISS; the extras that bring one are in pyproject.toml.
+needs_faiss = pytest.mark.skipif(
+    importlib.util.find_spec("faiss") is None, reason="FAISS is not installed"
+)
 
 
 def _backend_names() -> list[str]:

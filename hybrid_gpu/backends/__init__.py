@@ -13,7 +13,7 @@ import array_api_compat
 
 from hybrid_gpu.backends.numpy_backend import NumpyBackend
 from hybrid_gpu.backends.protocol import Array, Backend, SparseMatrix
-from hybrid_gpu.errors import BackendUnavailableError
+from hybrid_gpu.errors import BackendUnavailableError, install_line
 
 __all__ = [
     "Array",
@@ -30,7 +30,8 @@ __all__ = [
 Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
 
-INSTALL_CUPY = "pip install 'hybrid-gpu[cuda12]'"
+# Runs with drivers for CUDA 13, too; docs/gpu.md tells who wants cuda13.
+INSTALL_CUPY = install_line("cuda12")
 
 _NUMPY = NumpyBackend()
 
@@ -183,7 +184,6 @@ def _cupy(number: int) -> Backend:
         from hybrid_gpu.backends.cupy_backend import open_device
     except ImportError as missing:
         raise BackendUnavailableError(
-            f"backend 'cupy' needs CuPy ({missing}). Install it with {INSTALL_CUPY}, or use "
-            "backend='numpy'."
+            f"backend 'cupy' needs CuPy ({missing}). Use backend='numpy', or {INSTALL_CUPY}"
         ) from missing
     return open_device(number)

@@ -105,6 +105,6 @@ def _draw(index: DiffusionIndex, benchmark: Benchmark, path: Path) -> Path | Non
     try:
         draw_results(index, benchmark, path)
     except ImportError:
-        typer.echo(f"For a picture of it: {plots.INSTALL}", err=True)
+        typer.echo(f"For a picture of it, {plots.INSTALL}", err=True)
         return None
     return path

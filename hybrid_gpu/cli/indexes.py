@@ -42,7 +42,10 @@ from hybrid_gpu.index.precompute import check_columns_folder, remove_columns
 from hybrid_gpu.index.storage import check_target
 from hybrid_gpu.ranking.query_expansion import Expansion, augment_database
 
-_OPTIONAL_PACKAGES = ("faiss-cpu", "faiss-gpu", "cupy-cuda12x", "matplotlib", "jinja2")
+_OPTIONAL_PACKAGES = (
+    *("faiss-cpu", "faiss-gpu", "cupy-cuda12x", "cupy-cuda13x"),
+    *("matplotlib", "jinja2"),
+)
 
 
 def build(

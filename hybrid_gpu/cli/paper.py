@@ -98,7 +98,7 @@ def paper(
     # Faults show before the work, not after it.
     _check_output(output)
     if not no_plots and importlib.util.find_spec("matplotlib") is None:
-        raise ImportError(f"pictures need matplotlib: {plots.INSTALL}, or pass --no-plots.")
+        raise ImportError(f"pictures need matplotlib; pass --no-plots, or {plots.INSTALL}")
     load_templates()
     if (descriptors is None) != (ground_truth is None):
         raise ValueError("--descriptors and --ground-truth go together.")

@@ -13,6 +13,7 @@ import numpy as np
 from hybrid_gpu.backends import Array, Backend, on_device, on_own_device, select_backend
 from hybrid_gpu.backends.host_memory import address_room
 from hybrid_gpu.backends.protocol import Numbering
+from hybrid_gpu.errors import install_line
 from hybrid_gpu.progress import Progress
 from hybrid_gpu.validation import check_count, check_dtype, check_vectors, dtype_name, item_bytes
 
@@ -249,14 +250,19 @@ def check_knn(knn: str, dimensions: int) -> None:
         _made_by_faiss("Flat" if knn == "faiss" else knn, dimensions)
 
 
-def _made_by_faiss(factory: str, dimensions: int) -> Any:
-    """An empty FAISS index."""
+def _import_faiss(factory: str) -> Any:
     try:
         import faiss
     except ImportError as missing:
         raise ImportError(
-            f"knn={factory!r} needs FAISS: pip install faiss-cpu (or use knn='exact')."
+            f"knn={factory!r} needs FAISS. Use knn='exact', or {install_line('faiss')}"
         ) from missing
+    return faiss
+
+
+def _made_by_faiss(factory: str, dimensions: int) -> Any:
+    """An empty FAISS index."""
+    faiss = _import_faiss(factory)
     try:
         return faiss.index_factory(dimensions, factory, faiss.METRIC_INNER_PRODUCT)
     except RuntimeError as fault:
@@ -279,8 +285,7 @@ def _through_faiss(
     Raises ``ValueError`` for what FAISS cannot do, and ``MemoryError`` before it would end the
     process for lack of addresses.
     """
-    import faiss
-
+    faiss = _import_faiss(factory)
     if _forked_with_faiss:
         faiss.omp_set_num_threads(1)
     lacking = _faiss_lacks(units, queries, k)

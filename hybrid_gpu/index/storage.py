@@ -219,7 +219,7 @@ def _check_header(header: Mapping[str, Any], folder: Path) -> None:
     if isinstance(version, bool) or not isinstance(version, int) or not 1 <= version <= VERSION:
         raise IndexFileError(
             f"{path}: format version {version!r}, and this version of hybrid-gpu reads up to "
-            f"{VERSION}. Upgrade with pip install -U hybrid-gpu."
+            f"{VERSION}. Upgrade: git pull, then pip install . in the clone."
         )
     if header.get("checksum") != _header_checksum(header):
         raise IndexFileError(f"{path}: damaged, its checksum does not match.")
@@ -235,7 +235,7 @@ def _check_header(header: Mapping[str, Any], folder: Path) -> None:
         if section["required"] and name not in _SECTIONS:
             raise IndexFileError(
                 f"{path}: has a part {name!r} that this version of hybrid-gpu does not know. "
-                "Upgrade with pip install -U hybrid-gpu."
+                "Upgrade: git pull, then pip install . in the clone."
             )
     check_parameters(header.get("parameters"), _faults(folder, header["arrays"]))
 

@@ -1,6 +1,6 @@
 """Figures of matplotlib, made with settings of our own and turned into bytes.
 
-matplotlib is optional: ``pip install 'hybrid-gpu[plots]'``. Nothing here goes through ``pyplot``,
+matplotlib is optional: ``pip install -e ".[plots]"``. Nothing here goes through ``pyplot``,
 and matplotlib's settings are the user's own again when a function returns.
 """
 
@@ -11,7 +11,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-INSTALL = "pip install 'hybrid-gpu[plots]'"
+from hybrid_gpu.errors import install_line
+
+INSTALL = install_line("plots")
 FAINT = "#555555"
 # Settings that a user may have changed, and that must not change the pictures.
 _SETTINGS = (
@@ -45,7 +47,7 @@ def figures_of_ours(**look: Any) -> Iterator[Any]:
         import matplotlib
         from matplotlib.figure import Figure
     except ImportError as missing:
-        raise ImportError(f"pictures need matplotlib: {INSTALL}") from missing
+        raise ImportError(f"pictures need matplotlib; {INSTALL}") from missing
     standard = matplotlib.rcParamsDefault
     chosen: dict[Any, Any] = {
         key: standard[key] for key in standard if key.partition(".")[0] in _SETTINGS

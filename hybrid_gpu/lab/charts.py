@@ -1,6 +1,6 @@
 """Charts of measurements: lines, clouds of points and contours, side by side with one legend.
 
-Drawn with matplotlib, which is optional: ``pip install 'hybrid-gpu[plots]'``. Nothing here goes
+Drawn with matplotlib, which is optional: ``pip install -e ".[plots]"``. Nothing here goes
 through ``pyplot``, and matplotlib's settings are the user's own again when a function returns.
 """
 

@@ -1,6 +1,6 @@
 """Pictures: charts of measurements, and what diffusion did to rankings.
 
-matplotlib is optional: ``pip install 'hybrid-gpu[plots]'``. Nothing here goes through ``pyplot``,
+matplotlib is optional: ``pip install -e ".[plots]"``. Nothing here goes through ``pyplot``,
 and matplotlib's settings are the user's own again when a function returns.
 """
 

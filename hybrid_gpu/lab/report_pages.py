@@ -1,7 +1,7 @@
 """A report as one page: Markdown as GitHub reads it, and HTML with everything in it.
 
 The pages are Jinja2 templates in ``templates``. Jinja2 is optional:
-``pip install 'hybrid-gpu[plots]'``.
+``pip install -e ".[plots]"``.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ def load_templates() -> Any:
     try:
         import jinja2
     except ImportError as missing:
-        raise ImportError(f"reports need Jinja2: {INSTALL}") from missing
+        raise ImportError(f"reports need Jinja2; {INSTALL}") from missing
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("hybrid_gpu.lab"),
         autoescape=jinja2.select_autoescape(("html.jinja",), default=False),

@@ -29,7 +29,7 @@ def test_without_cupy_the_install_line_is_given(monkeypatch, forget):
     monkeypatch.setitem(sys.modules, "cupy", None)
     for name in ("cupy_backend", "cuda", "transfers"):
         monkeypatch.delitem(sys.modules, f"hybrid_gpu.backends.{name}", raising=False)
-    with pytest.raises(hg.BackendUnavailableError, match=r"pip install 'hybrid-gpu\[cuda12\]'"):
+    with pytest.raises(hg.BackendUnavailableError, match=r"pip install -e \"\.\[cuda12\]\""):
         hg.select_backend("cupy")
 
 

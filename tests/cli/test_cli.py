@@ -15,6 +15,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from conftest import needs_faiss
 from typer.testing import CliRunner
 
 import hybrid_gpu as hg
@@ -581,11 +582,12 @@ def test_demo_without_matplotlib_says_how_to_get_it(short_demo, monkeypatch, tmp
     result = run(*short_demo, "--json")
     assert result.exit_code == 0
     assert json.loads(result.stdout)["picture"] is None
-    assert result.stderr == "For a picture of it: pip install 'hybrid-gpu[plots]'\n"
+    hint = 'For a picture of it, in a clone of hybrid-gpu: pip install -e ".[plots]"'
+    assert result.stderr == hint + "\n"
     assert not list(tmp_path.iterdir())
     # Who asks for a picture by name is told that it cannot be had.
     insisting = run(*short_demo, "--json", "--plot", "wanted.png")
-    assert_refused(insisting, "pip install 'hybrid-gpu[plots]'")
+    assert_refused(insisting, 'pip install -e ".[plots]"')
 
 
 def test_demo_refuses_a_picture_of_no_format_before_the_work(short_demo, monkeypatch, tmp_path):
@@ -967,7 +969,9 @@ def test_paper_refuses_before_any_work(own_data, tmp_path, monkeypatch):
     assert_refused(run("paper", "digits"), "--no-plots")
     monkeypatch.setitem(sys.modules, "jinja2", None)
     refused = run("paper", "digits", "--no-plots")
-    assert_refused(refused, "reports need Jinja2: pip install 'hybrid-gpu[plots]'")
+    assert_refused(
+        refused, 'reports need Jinja2; in a clone of hybrid-gpu: pip install -e ".[plots]"'
+    )
     assert [one.name for one in tmp_path.iterdir()] == ["own"]
 
 
@@ -1026,6 +1030,7 @@ def test_an_unknown_command_is_sent_to_the_list_of_commands():
     assert "See hybrid-gpu --help." in run("bogus").stderr
 
 
+@needs_faiss
 def test_too_few_items_for_faiss_is_one_line(files, tmp_path):
     told = run(
         "build", files.descriptors, tmp_path / "i", "--knn", "IVF4096,Flat", "--neighbors", 5

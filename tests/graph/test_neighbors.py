@@ -4,7 +4,7 @@ import sys
 
 import numpy as np
 import pytest
-from conftest import clustered_vectors
+from conftest import clustered_vectors, needs_faiss
 
 import hybrid_gpu as hg
 from hybrid_gpu import reference
@@ -49,7 +49,7 @@ def test_tiles_do_not_change_the_answer(backend, rng, monkeypatch):
     np.testing.assert_array_equal(backend.to_numpy(whole.ids), backend.to_numpy(tiled.ids))
 
 
-@pytest.mark.parametrize("knn", ["exact", "faiss"])
+@pytest.mark.parametrize("knn", ["exact", pytest.param("faiss", marks=needs_faiss)])
 def test_many_duplicates_never_list_themselves(backend, knn):
     # Twelve equal items and k = 4: an engine may return four others before the item itself.
     vectors = np.repeat(np.eye(3), 12, axis=0)
@@ -79,6 +79,7 @@ def test_length_of_vectors_does_not_matter_even_when_squares_overflow(backend, r
     )
 
 
+@needs_faiss
 @pytest.mark.parametrize("knn", ["faiss", "IVF4,Flat"])
 def test_faiss_finds_what_exact_search_finds(backend, rng, knn):
     vectors = clustered_vectors(rng, n=400)
@@ -89,6 +90,7 @@ def test_faiss_finds_what_exact_search_finds(backend, rng, knn):
     )
 
 
+@needs_faiss
 def test_faiss_padding_becomes_no_neighbor(backend, rng):
     # 32 of the 64 lists of an inverted file are probed: they do not hold 90 of 100 items.
     vectors = clustered_vectors(rng, n=100)
@@ -100,6 +102,7 @@ def test_faiss_padding_becomes_no_neighbor(backend, rng):
     assert np.all(backend.to_numpy(found.similarities)[ids < 0] == 0)
 
 
+@needs_faiss
 def test_faiss_is_chosen_from_20_000_items_on(monkeypatch):
     asked = []
     monkeypatch.setattr(module, "_through_faiss", lambda units, *_, **__: asked.append(len(units)))
@@ -109,7 +112,7 @@ def test_faiss_is_chosen_from_20_000_items_on(monkeypatch):
     assert asked == [0, 20_000]
 
 
-@pytest.mark.parametrize("knn", ["exact", "faiss"])
+@pytest.mark.parametrize("knn", ["exact", pytest.param("faiss", marks=needs_faiss)])
 def test_progress_reaches_the_end(backend, rng, knn):
     seen = []
     vectors = clustered_vectors(rng)
@@ -128,12 +131,23 @@ def test_bad_requests_say_what_to_do(backend, rng):
     vectors = clustered_vectors(rng, n=10)
     with pytest.raises(ValueError, match="k must be at most 9; got 10"):
         hg.nearest_neighbors(vectors, k=10, backend=backend)
-    with pytest.raises(ValueError, match="FAISS factory string; got 'Nonsense'"):
-        hg.nearest_neighbors(vectors, k=2, knn="Nonsense", backend=backend)
     with pytest.raises(ValueError, match="8 dimensions; got 3"):
         hg.nearest_neighbors(vectors, vectors[:, :3], k=2, backend=backend)
 
 
+@needs_faiss
+def test_an_engine_that_faiss_does_not_know_is_refused(backend, rng):
+    with pytest.raises(ValueError, match="FAISS factory string; got 'Nonsense'"):
+        hg.nearest_neighbors(clustered_vectors(rng), k=2, knn="Nonsense", backend=backend)
+
+
+def test_without_faiss_one_reads_how_to_get_it(backend, rng, monkeypatch):
+    monkeypatch.setitem(sys.modules, "faiss", None)
+    with pytest.raises(ImportError, match=r"knn='exact', or .*: pip install -e \"\.\[faiss\]\""):
+        hg.nearest_neighbors(clustered_vectors(rng), k=2, knn="faiss", backend=backend)
+
+
+@needs_faiss
 def test_names_of_engines_can_be_checked_beforehand():
     for knn in ("auto", "exact", "faiss", "IVF4,Flat"):
         check_knn(knn, 8)
@@ -141,6 +155,7 @@ def test_names_of_engines_can_be_checked_beforehand():
         check_knn("Nonsense", 8)
 
 
+@needs_faiss
 @pytest.mark.parametrize("knn", ["IVF4096,Flat", "PQ4", "IVF64,PQ4"])
 def test_too_few_items_for_a_faiss_index_are_told_what_to_use(backend, rng, knn):
     vectors = clustered_vectors(rng, n=50)
@@ -148,6 +163,7 @@ def test_too_few_items_for_a_faiss_index_are_told_what_to_use(backend, rng, knn)
         hg.nearest_neighbors(vectors, k=3, knn=knn, backend=backend)
 
 
+@needs_faiss
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
 @pytest.mark.parametrize("knn", ["faiss", "IVF16,Flat"])
 def test_faiss_works_in_a_forked_child(knn):
@@ -172,8 +188,8 @@ def test_an_engine_that_is_no_name_is_refused(backend, rng):
         hg.nearest_neighbors(clustered_vectors(rng), k=3, knn=3, backend=backend)
 
 
+@needs_faiss
 def test_faiss_is_not_asked_where_a_limit_of_addresses_is_too_low(rng, monkeypatch):
-    pytest.importorskip("faiss")
     vectors = rng.standard_normal((20_000, 4)).astype("float32")
     exact = hg.nearest_neighbors(vectors, vectors[:3], k=4, knn="exact", backend="numpy")
     monkeypatch.setattr(module, "address_room", lambda: 100 << 20)
@@ -198,8 +214,8 @@ def test_faiss_is_not_asked_where_it_does_not_suit(rng, monkeypatch):
     np.testing.assert_array_equal(found.ids, exact.ids)
 
 
+@needs_faiss
 def test_few_queries_ask_faiss_for_few_addresses(rng, monkeypatch):
-    pytest.importorskip("faiss")
     monkeypatch.setattr(module, "address_room", lambda: 0)
     n, d, k = 5000, 4, 9
     units = np.zeros((n, d), np.float32)

@@ -251,7 +251,7 @@ def test_settings_of_matplotlib_neither_change_nor_count():
 
 def test_chart_without_matplotlib_tells_the_line_that_installs_it(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
-    with pytest.raises(ImportError, match=r"pip install 'hybrid-gpu\[plots\]'"):
+    with pytest.raises(ImportError, match=r"pip install -e \"\.\[plots\]\""):
         chart([_panel(TEMPORAL)], path=tmp_path / "one.png")
     assert not list(tmp_path.iterdir())
 

@@ -1,10 +1,13 @@
 import sys
+from functools import partial
+from importlib import metadata
 
+import pytest
 from typer.testing import CliRunner
 
 from hybrid_gpu import cli
 from hybrid_gpu.backends.generic import GenericBackend
-from hybrid_gpu.lab import selfcheck
+from hybrid_gpu.lab import diagnosis, selfcheck
 from hybrid_gpu.lab.diagnosis import diagnose
 
 
@@ -14,9 +17,75 @@ def test_doctor_tells_what_is_missing_and_how_to_get_it(monkeypatch):
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     found = {one.name: one for one in diagnose()}
     assert found["cupy"].value == "not installed"
-    assert "pip install 'hybrid-gpu[cuda12]'" in found["cupy"].advice
+    assert found["cupy"].advice.endswith(': pip install -e ".[cuda12]"')
     assert found["auto"].value.startswith("numpy, because no GPU answers")
     assert "threads" in found["processor"].value
+
+
+def install(folder, name, files):
+    """Write the files of a package over those that are there, as pip does, and list them."""
+    record = folder / f"{name.replace('-', '_')}-1.15.1.dist-info"
+    record.mkdir()
+    (record / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.15.1\n")
+    for path, content in files.items():
+        (folder / path).parent.mkdir(exist_ok=True)
+        (folder / path).write_text(content)
+    lines = [f"{path},sha256=,{len(content)}" for path, content in files.items()]
+    (record / "RECORD").write_text("\n".join([*lines, "faiss/__pycache__/loader.pyc,,"]))
+
+
+@pytest.fixture
+def packages(tmp_path, monkeypatch):
+    """A folder whose packages are those that are installed."""
+    installed = partial(metadata.distributions, path=[str(tmp_path)])
+    monkeypatch.setattr("importlib.metadata.distributions", installed)
+    # FAISS is not there to be imported; whoever tries after a clash may crash.
+    monkeypatch.setitem(sys.modules, "faiss", None)
+    return tmp_path
+
+
+CPU = {"faiss/__init__.py": "import loader", "faiss/libfaiss.so": "cpu"}
+GPU = {"faiss/__init__.py": "import loader", "faiss/libfaiss.so": "with a gpu"}
+
+
+def test_doctor_tells_of_two_faiss_and_how_to_get_back_to_one(packages):
+    install(packages, "faiss-cpu", CPU)
+    install(packages, "faiss_gpu", GPU)
+    found = diagnosis._faiss_finding()
+    assert found.value.startswith("faiss-cpu 1.15.1 and faiss-gpu 1.15.1 are installed: they over")
+    assert found.advice.startswith("pip uninstall -y faiss-cpu faiss-gpu, then ")
+    assert found.advice.endswith('pip install -e ".[faiss]"')
+    install(packages, "cupy-cuda12x", {})
+    assert diagnosis._faiss_finding().advice.endswith('pip install -e ".[cuda12]"')
+
+
+@pytest.mark.parametrize("change", ["removed", "overwritten"])
+def test_doctor_tells_of_a_faiss_whose_files_another_one_took(packages, change):
+    install(packages, "faiss-cpu", CPU)
+    assert diagnosis._clash("faiss") is None
+    library = packages / "faiss" / "libfaiss.so"
+    if change == "removed":
+        library.unlink()
+    else:
+        library.write_text(GPU["faiss/libfaiss.so"])
+    found = diagnosis._faiss_finding()
+    assert found.value == "faiss-cpu 1.15.1, with files that are missing or of another package"
+    assert found.advice.startswith("pip uninstall -y faiss-cpu, then ")
+
+
+def test_doctor_tells_of_two_cupy(packages, monkeypatch):
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: name)
+    install(packages, "cupy-cuda12x", {})
+    install(packages, "cupy-cuda13x", {})
+    (found,) = diagnosis._gpu_findings()
+    assert found.value.startswith("cupy-cuda12x 1.15.1 and cupy-cuda13x 1.15.1 are installed")
+
+
+def test_doctor_goes_on_when_faiss_does_not_load(packages, monkeypatch):
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: name)
+    found = diagnosis._faiss_finding()
+    assert found.value.startswith("installed, but does not load: ")
+    assert "pip uninstall -y faiss, then" in found.advice
 
 
 def test_doctor_says_why_auto_is_what_it_is(monkeypatch):

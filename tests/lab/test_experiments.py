@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from conftest import clustered_vectors
+from conftest import clustered_vectors, needs_faiss
 
 import hybrid_gpu as hg
 from hybrid_gpu import evaluation, reference
@@ -153,12 +153,17 @@ def test_input_that_cannot_be_ranked_leaves_no_folder(tmp_path, part):
         run_experiments(
             benchmark(), tmp_path / "a" / "run", settings=Settings(neighbors=120), backend="numpy"
         )
-    unknown = replace(SMALL, knn="fast")
-    with pytest.raises(ValueError, match="knn must be 'auto', 'exact', 'faiss' or a FAISS"):
-        run_experiments(benchmark(), tmp_path / "a" / "run", settings=unknown, backend="numpy")
     strange = replace(benchmark(), query_labels=np.full(benchmark().m, 99))
     with pytest.raises(ValueError, match="no query has a relevant item"):
         run_experiments(strange, tmp_path / "a" / "run", settings=SMALL, backend="numpy")
+    assert not list(tmp_path.iterdir())
+
+
+@needs_faiss
+def test_an_unknown_engine_leaves_no_folder(tmp_path):
+    unknown = replace(SMALL, knn="fast")
+    with pytest.raises(ValueError, match="knn must be 'auto', 'exact', 'faiss' or a FAISS"):
+        run_experiments(benchmark(), tmp_path / "a" / "run", settings=unknown, backend="numpy")
     assert not list(tmp_path.iterdir())
 
 

@@ -82,7 +82,7 @@ def test_file_without_an_ending_is_a_png_of_that_name(tmp_path):
 
 def test_missing_matplotlib_is_told_with_the_line_that_installs_it(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
-    with pytest.raises(ImportError, match=r"pip install 'hybrid-gpu\[plots\]'"):
+    with pytest.raises(ImportError, match=r"pip install -e \"\.\[plots\]\""):
         _draw(tmp_path / "grid.png")
 
 

@@ -3,7 +3,7 @@
 Examples
 --------
 python tools/cupy_on_cpu/build.py
-python tools/cupy_on_cpu/build.py --install ".[test]"
+python tools/cupy_on_cpu/build.py --install ".[faiss,test]"
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def main() -> int:
         action="append",
         default=[],
         metavar="REQUIREMENT",
-        help='install into the environment: a folder (".[test]") or a package',
+        help='install into the environment: a folder (".[faiss,test]") or a package',
     )
     parser.add_argument(
         "--jobs", type=int, help="number of compilers at a time; all cores if absent"

@@ -3,7 +3,7 @@
 Examples
 --------
 python tools/cupy_on_cpu/run.py python -m pytest tests
-python tools/cupy_on_cpu/run.py pip install -e ".[test]"
+python tools/cupy_on_cpu/run.py pip install -e ".[faiss,test]"
 """
 
 from __future__ import annotations

@@ -10,6 +10,7 @@ import _thread
 import doctest
 import inspect
 import os
+import signal
 import subprocess
 import sys
 import textwrap
@@ -399,20 +400,31 @@ def test_what_progress_raises_ends_the_search_as_it_is(monkeypatch, index, fault
     assert len(seen) <= 4
 
 
-def test_an_interrupt_while_the_caller_waits_ends_all(monkeypatch, index):
+@pytest.fixture
+def interrupts():
+    """Ctrl-C as in a terminal: a process in the background of a script begins without it."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+def test_an_interrupt_while_the_caller_waits_ends_all(monkeypatch, index, interrupts):
     begin, done = both_begin(), []
 
     def interrupting(state, part):
         begin(state, part)
         if state.backend.name == "second":
-            time.sleep(0.3)  # the caller has answered everything else and waits
+            while len(seen) < 3:  # the caller answers everything else, and then waits
+                time.sleep(0.01)
+            time.sleep(0.1)
             _thread.interrupt_main()
             time.sleep(0.1)
             done.append(part)
 
-    with watched(monkeypatch, interrupting), pytest.raises(KeyboardInterrupt):
+    with watched(monkeypatch, interrupting) as seen, pytest.raises(KeyboardInterrupt):
         hg.Replicas(index, ["numpy", Second()]).search(QUERIES, batch=6)
-    assert len(done) == 1  # no thread is left behind
+    assert len(done) == 1
+    assert [name for name, _ in seen] == ["numpy"] * 3 + ["second"]  # it was waited for
     assert not [one for one in threading.enumerate() if "replica" in one.name]
 
 

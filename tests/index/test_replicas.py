@@ -307,16 +307,26 @@ def test_steps_are_the_most_and_seconds_those_of_the_longest_device():
 
 
 def test_a_device_with_little_memory_halves_its_batch_once(monkeypatch, index):
+    full, begin = [], both_begin()
+
     class Small(Second):
         def top_k(self, scores, k, numbering=None):
             if scores.shape[0] > 2:
+                full.append(scores.shape)
                 raise MemoryError
             return super().top_k(scores, k, numbering)
 
-    with watched(monkeypatch, both_begin()):
+    def slow(state, part):
+        begin(state, part)
+        if state.backend.name == "numpy":  # so that the other one takes more than one part
+            while not seen:
+                time.sleep(0.01)
+
+    with watched(monkeypatch, slow) as seen:
         found = hg.Replicas(index, ["numpy", Small()]).search(QUERIES, k=9, batch=4)
     np.testing.assert_array_equal(found.ids, index.search(QUERIES, k=9).ids)
     assert found.report.notes == ("second: out of memory with 4 queries at once: went on with 2",)
+    assert len(full) == 1
 
 
 def test_progress_counts_the_whole_set_and_is_called_by_one_thread_at_a_time(backend, index):
@@ -360,6 +370,15 @@ def test_a_device_that_fails_is_named_and_the_others_stop(monkeypatch, index, pl
     assert isinstance(fault.__cause__, RuntimeError)
     assert "RuntimeError: the bus is gone. Leave this device out" in str(fault)
     assert len(seen) < 5
+
+
+@pytest.mark.parametrize("kind", [ValueError, TypeError])
+def test_what_is_wrong_with_a_request_is_not_blamed_on_a_device(monkeypatch, index, kind):
+    def refuse(state, part):
+        raise kind("a filter of the user's own")
+
+    with watched(monkeypatch, refuse), pytest.raises(kind, match=r"^a filter of the user's own$"):
+        hg.Replicas(index, ["numpy", Second()]).search(QUERIES)
 
 
 def test_a_device_that_cannot_take_the_index_is_named(index):

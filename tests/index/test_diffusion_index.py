@@ -11,6 +11,7 @@ import hybrid_gpu as hg
 from hybrid_gpu import reference
 from hybrid_gpu.diffusion import coarse_inverse
 from hybrid_gpu.diffusion.galerkin_basis import GalerkinBasis
+from hybrid_gpu.index import search as searching
 
 
 @pytest.fixture
@@ -776,3 +777,15 @@ def test_vectors_that_overflow_are_refused_with_what_to_do(backend, rng):
         pytest.raises(ValueError, match="Divide each vector by its norm"),
     ):
         hg.with_basis(index, np.full((30, 3), 1e30))
+
+
+def test_queries_are_checked_where_they_live(backend, index, queries, monkeypatch):
+    # A large query set on a device is not brought to the host and back.
+    if isinstance(backend, StrictBackend):
+        pytest.skip("its arrays are those of another library to it")
+    monkeypatch.setattr(searching, "select_backend", lambda name: pytest.fail(f"moved to {name}"))
+    ids, similarities = first_stage(index, queries, 5)
+    assert index.search(backend.asarray(queries, "float32"), k=3).ids.shape[1] == 3
+    there = backend.asarray(ids), backend.asarray(similarities, "float32")
+    assert index.rerank(*there, k=3).ids.shape[1] == 3
+    assert index.search_items(backend.asarray(np.array([0, 4])), k=3).ids.shape == (2, 3)

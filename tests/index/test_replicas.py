@@ -10,6 +10,7 @@ import _thread
 import doctest
 import inspect
 import os
+import signal
 import subprocess
 import sys
 import textwrap
@@ -306,18 +307,28 @@ def test_steps_are_the_most_and_seconds_those_of_the_longest_device():
 
 
 def test_a_device_with_little_memory_halves_its_batch_once(monkeypatch, index):
+    full, begin = [], both_begin()
+
     class Small(Second):
         def top_k(self, scores, k, numbering=None):
             if scores.shape[0] > 2:
+                full.append(scores.shape)
                 raise MemoryError
             return super().top_k(scores, k, numbering)
 
-    with watched(monkeypatch, both_begin()):
+    def slow(state, part):
+        begin(state, part)
+        if state.backend.name == "numpy":  # so that the other one takes more than one part
+            while not seen:
+                time.sleep(0.01)
+
+    with watched(monkeypatch, slow) as seen:
         found = hg.Replicas(index, ["numpy", Small()]).search(QUERIES, k=9, batch=4)
     np.testing.assert_array_equal(found.ids, index.search(QUERIES, k=9).ids)
     assert found.report.notes[-1:] == (
         "second: out of memory with 4 queries at once: went on with 2",
     )
+    assert len(full) == 1
 
 
 def test_progress_counts_the_whole_set_and_is_called_by_one_thread_at_a_time(backend, index):
@@ -363,6 +374,15 @@ def test_a_device_that_fails_is_named_and_the_others_stop(monkeypatch, index, pl
     assert len(seen) < 5
 
 
+@pytest.mark.parametrize("kind", [ValueError, TypeError])
+def test_what_is_wrong_with_a_request_is_not_blamed_on_a_device(monkeypatch, index, kind):
+    def refuse(state, part):
+        raise kind("a filter of the user's own")
+
+    with watched(monkeypatch, refuse), pytest.raises(kind, match=r"^a filter of the user's own$"):
+        hg.Replicas(index, ["numpy", Second()]).search(QUERIES)
+
+
 def test_a_device_that_cannot_take_the_index_is_named(index):
     class Full(Broken):
         def asarray(self, *_, **__):
@@ -401,20 +421,31 @@ def test_what_progress_raises_ends_the_search_as_it_is(monkeypatch, index, fault
     assert len(seen) <= 4
 
 
-def test_an_interrupt_while_the_caller_waits_ends_all(monkeypatch, index):
+@pytest.fixture
+def interrupts():
+    """Ctrl-C as in a terminal: a process in the background of a script begins without it."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+def test_an_interrupt_while_the_caller_waits_ends_all(monkeypatch, index, interrupts):
     begin, done = both_begin(), []
 
     def interrupting(state, part):
         begin(state, part)
         if state.backend.name == "second":
-            time.sleep(0.3)  # the caller has answered everything else and waits
+            while len(seen) < 3:  # the caller answers everything else, and then waits
+                time.sleep(0.01)
+            time.sleep(0.1)
             _thread.interrupt_main()
             time.sleep(0.1)
             done.append(part)
 
-    with watched(monkeypatch, interrupting), pytest.raises(KeyboardInterrupt):
+    with watched(monkeypatch, interrupting) as seen, pytest.raises(KeyboardInterrupt):
         hg.Replicas(index, ["numpy", Second()]).search(QUERIES, batch=6)
-    assert len(done) == 1  # no thread is left behind
+    assert len(done) == 1
+    assert [name for name, _ in seen] == ["numpy"] * 3 + ["second"]  # it was waited for
     assert not [one for one in threading.enumerate() if "replica" in one.name]
 
 

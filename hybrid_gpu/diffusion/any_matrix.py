@@ -30,6 +30,13 @@ def both_ways(
     )
 
 
+def times(matrix: Any, dense: Array, backend: Backend) -> Array:
+    """The product of a sparse or dense matrix and a dense one."""
+    if hasattr(matrix, "indptr"):
+        return backend.spmm(matrix, dense)
+    return backend.matmul(matrix, dense)
+
+
 def rows_taken(
     matrix: Any, columns: int, numbering: Numbering, backend: Backend
 ) -> tuple[Any, Any]:

@@ -18,7 +18,7 @@ from hybrid_gpu.backends import (
 )
 from hybrid_gpu.backends.protocol import CoarseInverse, HostArray, Numbering
 from hybrid_gpu.backends.threads import Kept
-from hybrid_gpu.diffusion.any_matrix import both_ways, dense_on_host, rows_taken
+from hybrid_gpu.diffusion.any_matrix import both_ways, dense_on_host, rows_taken, times
 from hybrid_gpu.diffusion.basis import (
     Deflation,
     check_vectors_of,
@@ -95,11 +95,11 @@ class GalerkinBasis:
 
     @on_own_device
     def restrict(self, signal: Array) -> Array:
-        return _times(self.transposed, signal, self.backend)
+        return times(self.transposed, signal, self.backend)
 
     @on_own_device
     def prolong(self, coefficients: Array) -> Array:
-        return _times(self.vectors, coefficients, self.backend)
+        return times(self.vectors, coefficients, self.backend)
 
     def deflation(self, alpha: float) -> Deflation:
         return partial(
@@ -335,9 +335,9 @@ def _coupled(
     gram = coupling = identity  # of no vectors: an empty matrix
     blocks = []
     for start in range(0, r, _BLOCK):
-        block = _times(vectors, identity[:, start : min(start + _BLOCK, r)], backend)
+        block = times(vectors, identity[:, start : min(start + _BLOCK, r)], backend)
         image = backend.spmm(adjacency, block)
-        blocks.append([_times(transposed, part, backend) for part in (block, image)])
+        blocks.append([times(transposed, part, backend) for part in (block, image)])
     if blocks:
         gram, coupling = (xp.concat(parts, axis=1) for parts in zip(*blocks, strict=True))
     if not bool(xp.all(xp.isfinite(gram))):
@@ -355,10 +355,3 @@ def _coupled(
         adjacency=adjacency,
         backend=backend,
     )
-
-
-def _times(matrix: Any, dense: Array, backend: Backend) -> Array:
-    """The product of a sparse or dense matrix and a dense one."""
-    if hasattr(matrix, "indptr"):
-        return backend.spmm(matrix, dense)
-    return backend.matmul(matrix, dense)

@@ -1,4 +1,4 @@
-"""How long work tells how far it is."""
+"""How a long computation reports how far it has come."""
 
 from __future__ import annotations
 

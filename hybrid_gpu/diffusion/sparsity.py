@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -45,6 +44,5 @@ class Sparsity:
         return np.asarray(np.sqrt(np.abs(excess)))
 
 
-def as_sparsity(given: Any) -> Sparsity:
-    """A ``Sparsity`` as it is, or a number made into one."""
-    return given if isinstance(given, Sparsity) else Sparsity(given)
+PAPER_SPARSITY = Sparsity()
+"""What the paper drops: 99 % of all entries, the smallest."""

@@ -15,7 +15,7 @@ from hybrid_gpu.diffusion.eigen_basis import PRECISIONS, eigen_basis
 from hybrid_gpu.diffusion.filters import PageRank
 from hybrid_gpu.diffusion.galerkin_basis import given_basis, sparse_eigen_basis
 from hybrid_gpu.diffusion.solution import check_alpha_resolved
-from hybrid_gpu.diffusion.sparsity import Sparsity, as_sparsity
+from hybrid_gpu.diffusion.sparsity import PAPER_SPARSITY, Sparsity
 from hybrid_gpu.diffusion.spectrum import leading_eigenpairs
 from hybrid_gpu.graph.affinity import (
     Graph,
@@ -59,24 +59,28 @@ _BYTES_PER_NEIGHBOR, _BYTES_PER_DIMENSION = 125, 12
 class BasisChoice:
     """The basis that is asked for; see ``build_index`` for its parts.
 
-    ``share`` stands for a rank: so many times the groups that an index has by default.
+    ``sparsity`` is a ``Sparsity`` once the choice is made. ``share`` stands for a rank: so many
+    times the groups that an index has by default.
     """
 
     basis: Any = "auto"
     rank: int | None = None
     precision: str = "float32"
     tolerance: float | None = None
-    sparsity: float | Sparsity = 0.99
+    sparsity: Any = PAPER_SPARSITY
     seed: int = 0
     progress: Progress | None = None
     share: float = 1.0
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.sparsity, Sparsity):
+            object.__setattr__(self, "sparsity", Sparsity(self.sparsity))
 
     def check(self, n: int) -> None:
         """Refuse what cannot be a basis of n items."""
         check_choice(self.precision, "precision", PRECISIONS)
         if self.tolerance is not None:
             check_positive(self.tolerance, "tolerance")
-        as_sparsity(self.sparsity)
         if isinstance(self.basis, str):
             check_choice(self.basis, "basis", BASES)
             return
@@ -306,7 +310,7 @@ def _eigenvectors(state: IndexState, choice: BasisChoice) -> Basis | None:
     )
     if choice.basis == "eigen":
         return eigen_basis(spectrum, graph, precision=choice.precision, backend=backend)
-    sparsity = as_sparsity(choice.sparsity)
+    sparsity: Sparsity = choice.sparsity
     return sparse_eigen_basis(
         spectrum.eigenvectors,
         graph,

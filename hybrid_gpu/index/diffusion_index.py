@@ -9,7 +9,7 @@ from typing import Any
 
 from hybrid_gpu.backends import Backend
 from hybrid_gpu.diffusion.filters import Filter
-from hybrid_gpu.diffusion.sparsity import Sparsity
+from hybrid_gpu.diffusion.sparsity import PAPER_SPARSITY, Sparsity
 from hybrid_gpu.index.packing import moved
 from hybrid_gpu.index.precompute import precomputed_columns
 from hybrid_gpu.index.search import search_descriptors, search_lists, search_own_items
@@ -51,7 +51,7 @@ class DiffusionIndex(IndexViews):
         degree_correction: bool = False,
         query_neighbors: int | None = 5,
         shortlist: int | None = None,
-        sparsity: float | Sparsity = 0.99,
+        sparsity: float | Sparsity = PAPER_SPARSITY,
         expansion: Expansion | None = None,
         batch: int | None = None,
         progress: Progress | None = None,
@@ -154,7 +154,7 @@ class DiffusionIndex(IndexViews):
         filter: Filter | Callable[..., Any] | None = None,
         degree_correction: bool = False,
         query_neighbors: int | None = 5,
-        sparsity: float | Sparsity = 0.99,
+        sparsity: float | Sparsity = PAPER_SPARSITY,
         expansion: Expansion | None = None,
         batch: int | None = None,
         progress: Progress | None = None,
@@ -230,7 +230,7 @@ class DiffusionIndex(IndexViews):
         filter: Filter | Callable[..., Any] | None = None,
         degree_correction: bool = False,
         shortlist: int | None = None,
-        sparsity: float | Sparsity = 0.99,
+        sparsity: float | Sparsity = PAPER_SPARSITY,
         expansion: Expansion | None = None,
         batch: int | None = None,
         progress: Progress | None = None,

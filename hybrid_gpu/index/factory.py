@@ -9,7 +9,7 @@ from typing import Any
 
 from hybrid_gpu.backends import Backend, on_device, select_backend
 from hybrid_gpu.diffusion.filters import DEFAULT_ALPHA
-from hybrid_gpu.diffusion.sparsity import Sparsity
+from hybrid_gpu.diffusion.sparsity import PAPER_SPARSITY, Sparsity
 from hybrid_gpu.graph.affinity import Graph, graph_from_affinity, neighbors_from_lists
 from hybrid_gpu.graph.neighbor_count import best_first, check_neighbors
 from hybrid_gpu.graph.neighbors import check_engine
@@ -43,7 +43,7 @@ def build_index(
     rank: int | None = None,
     precision: str = "float32",
     tolerance: float | None = None,
-    sparsity: float | Sparsity = 0.99,
+    sparsity: float | Sparsity = PAPER_SPARSITY,
     knn: str = "auto",
     keep_neighbors: bool = True,
     dtype: str = "float32",
@@ -140,7 +140,7 @@ def build_index_from_neighbors(
     rank: int | None = None,
     precision: str = "float32",
     tolerance: float | None = None,
-    sparsity: float | Sparsity = 0.99,
+    sparsity: float | Sparsity = PAPER_SPARSITY,
     keep_neighbors: bool = True,
     dtype: str = "float32",
     seed: int = 0,
@@ -203,7 +203,7 @@ def build_index_from_graph(
     rank: int | None = None,
     precision: str = "float32",
     tolerance: float | None = None,
-    sparsity: float | Sparsity = 0.99,
+    sparsity: float | Sparsity = PAPER_SPARSITY,
     dtype: str = "float32",
     seed: int = 0,
     progress: Progress | None = None,
@@ -251,7 +251,7 @@ def with_basis(
     rank: int | None = None,
     precision: str = "float32",
     tolerance: float | None = None,
-    sparsity: float | Sparsity = 0.99,
+    sparsity: float | Sparsity = PAPER_SPARSITY,
     seed: int = 0,
     progress: Progress | None = None,
 ) -> DiffusionIndex:

@@ -215,9 +215,9 @@ def width_for(state: IndexState, queries: Queries, request: Request) -> int:
 def ranked(state: IndexState, queries: Queries, request: Request) -> Ranking:
     """Run all batches of a query set through observe, solve and rank; the device is current."""
     backend, progress, count = state.backend, request.progress, queries.count
-    width = width_for(state, queries, request)
     notes = list(state.notes) if request.method.diffuses else []
     done = _Results(queries.here, backend)
+    width = width_for(state, queries, request)
     while done.queries < count:
         try:
             for parts in backend.uploads(queries.arrays, done.queries, width):
@@ -226,7 +226,9 @@ def ranked(state: IndexState, queries: Queries, request: Request) -> Ranking:
                 with backend.stage("observe", done.seconds):
                     found = queries.first_stage(state, *parts)
                 with backend.stage("solve", done.seconds):
-                    solution = _scored(state, found, request)
+                    solution = request.method.score(state, found, request)
+                    if request.degree_correction:
+                        solution = _degree_corrected(state, solution)
                 with backend.stage("rank", done.seconds):
                     best = best_items(
                         solution.values,
@@ -253,11 +255,8 @@ def ranked(state: IndexState, queries: Queries, request: Request) -> Ranking:
     return ranking
 
 
-def _scored(state: IndexState, found: FirstStage, request: Request) -> Solution:
-    """The scores of a batch, by the method and the correction that were asked for."""
-    solution = request.method.score(state, found, request)
-    if not request.degree_correction:
-        return solution
+def _degree_corrected(state: IndexState, solution: Solution) -> Solution:
+    """Scores divided by the root of the items' degrees."""
     return replace(solution, values=solution.values * state.graph.degree_correction(state.backend))
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from hybrid_gpu.diffusion.filters import Filter, PageRank, as_filter
 from hybrid_gpu.diffusion.solution import check_alpha_resolved, check_stopping
-from hybrid_gpu.diffusion.sparsity import Sparsity, as_sparsity
+from hybrid_gpu.diffusion.sparsity import PAPER_SPARSITY, Sparsity
 from hybrid_gpu.progress import Progress
 from hybrid_gpu.ranking.methods import METHODS
 from hybrid_gpu.ranking.query_expansion import Expansion
@@ -33,21 +33,25 @@ def requested(
     degree_correction: bool = False,
     query_neighbors: int | None = None,
     shortlist: int | None = None,
-    sparsity: float | Sparsity = 0.99,
+    sparsity: float | Sparsity = PAPER_SPARSITY,
     expansion: Expansion | None = None,
     batch: int | None = None,
     progress: Progress | None = None,
     fill: bool = True,
 ) -> Request:
     """What the keywords of a search ask of an index; what it lacks is told now, not after hours."""
-    name = check_choice(method, "method", ("auto", *METHODS))
-    chosen = METHODS[_DEFAULT_METHOD if name == "auto" else name]
+    chosen = METHODS[_DEFAULT_METHOD]
+    if not isinstance(method, str) or method != "auto":
+        chosen = METHODS[check_choice(method, "method", ("auto", *METHODS))]
     if expansion is not None:
         check_kind(expansion, "expansion", Expansion, "Pass Expansion(neighbors=10, alpha=3).")
     chosen_filter: Filter = state.filter
     if alpha is not None or filter is not None:
         chosen_filter = _chosen_filter(alpha, filter)
     check_alpha_resolved(chosen_filter, state.dtype)
+    stop = check_stopping(
+        chosen_filter, steps=steps, rtol=rtol, accuracy=accuracy, default=chosen.steps
+    )
     size = min(_DEFAULT_SHORTLIST, state.n)
     if shortlist is not None:
         size = check_count(shortlist, "shortlist", high=state.n)
@@ -55,33 +59,27 @@ def requested(
         k=min(check_count(k, "k"), state.n),
         method=chosen,
         filter=chosen_filter,
-        stop=check_stopping(
-            chosen_filter, steps=steps, rtol=rtol, accuracy=accuracy, default=chosen.steps
-        ),
+        stop=stop,
         query_neighbors=None
         if query_neighbors is None
         else check_count(query_neighbors, "query_neighbors"),
         shortlist=size,
-        sparsity=as_sparsity(sparsity),
+        sparsity=sparsity if isinstance(sparsity, Sparsity) else Sparsity(sparsity),
         expansion=_EXPANSION if expansion is None else expansion,
         batch=None if batch is None else check_count(batch, "batch"),
         progress=progress,
         degree_correction=check_flag(degree_correction, "degree_correction"),
         fill=fill,
     )
-    if (
-        request.stop.tolerance is not None
-        and not chosen.exact
-        and chosen_filter.resolvent is not None
-    ):
+    if stop.tolerance is not None and not chosen.exact and chosen_filter.resolvent is not None:
         raise ValueError(
-            f"method {name!r} takes steps={chosen.steps} or another number, and neither rtol nor "
-            "accuracy: its steps solve a system of the paper's own, whose solution is the "
+            f"method {chosen.name!r} takes steps={chosen.steps} or another number, and neither "
+            "rtol nor accuracy: its steps solve a system of the paper's own, whose solution is the "
             "diffusion only if the eigenvectors are exact. Use method='hybrid' for an accuracy."
         )
     if degree_correction and not chosen.diffuses:
         raise ValueError(
-            f"method {name!r} has no scores of diffusion to divide by degrees. Leave "
+            f"method {chosen.name!r} has no scores of diffusion to divide by degrees. Leave "
             "degree_correction out, or use method='hybrid'."
         )
     if chosen.check is not None:

@@ -36,14 +36,9 @@ def _scaled_weights(state: IndexState, first_stage: FirstStage) -> Array:
     return state.backend.xp.astype(scaled, state.graph.degrees.dtype)
 
 
-def _with_scale(first_stage: FirstStage, solution: Solution) -> Solution:
-    """A solution for ``_right_side``, with the scale of the observations beside it."""
-    return replace(solution, scale=first_stage.scale)
-
-
-def _direct(values: Array) -> Solution:
+def _direct(values: Array, scale: Array | None = None) -> Solution:
     """Scores that took no solver."""
-    return Solution(values, residuals=None, steps=0, converged=True)
+    return Solution(values, residuals=None, steps=0, converged=True, scale=scale)
 
 
 def _nearest(state: IndexState, first_stage: FirstStage, request: Request) -> Solution:
@@ -64,24 +59,28 @@ def _query_expansion(state: IndexState, first_stage: FirstStage, request: Reques
 
 
 def _temporal(state: IndexState, first_stage: FirstStage, request: Request) -> Solution:
-    return _with_scale(first_stage, _solve(state, _right_side(state, first_stage), None, request))
+    solution = diffused(
+        state.graph.adjacency,
+        _right_side(state, first_stage),
+        None,
+        request.filter,
+        request.stop,
+        state.backend,
+    )
+    return replace(solution, scale=first_stage.scale)
 
 
 def _hybrid(state: IndexState, first_stage: FirstStage, request: Request) -> Solution:
     basis, alpha = state.basis, request.filter.resolvent
     right_side = _right_side(state, first_stage)
-    solution = _solve(state, right_side, basis, request)
+    adjacency, backend = state.graph.adjacency, state.backend
+    solution = diffused(adjacency, right_side, basis, request.filter, request.stop, backend)
     if basis is not None and basis.crosses and alpha is not None:
         # The steps take back what such vectors hand to other components, but not to the last bit.
         values = _within_components(state, first_stage, solution.values)
-        system = system_of(state.graph.adjacency, right_side, alpha, state.backend)
+        system = system_of(adjacency, right_side, alpha, backend)
         solution = replace(solution, values=values, residuals=system.residuals(values))
-    return _with_scale(first_stage, solution)
-
-
-def _solve(state: IndexState, right_side: Array, basis: Basis | None, request: Request) -> Solution:
-    adjacency = state.graph.adjacency
-    return diffused(adjacency, right_side, basis, request.filter, request.stop, state.backend)
+    return replace(solution, scale=first_stage.scale)
 
 
 def _within_components(state: IndexState, first_stage: FirstStage, values: Array) -> Array:
@@ -120,14 +119,14 @@ def _truncated(state: IndexState, first_stage: FirstStage, request: Request) -> 
         columns.append(backend.place(places[None, :], solution.values.T, state.n))
         solutions.append(solution)
     residuals = [solution.residuals for solution in solutions]
-    whole = Solution(
+    return Solution(
         values=xp.concat(columns, axis=1),
         residuals=None if residuals[0] is None else xp.concat(residuals),
         steps=max(solution.steps for solution in solutions),
         converged=all(solution.converged for solution in solutions),
         truncation=solutions[0].truncation,
+        scale=first_stage.scale,
     )
-    return _with_scale(first_stage, whole)
 
 
 def _cut_out(graph: Graph, places: Array, backend: Backend) -> Any:
@@ -150,7 +149,7 @@ def _fast_spectral(state: IndexState, first_stage: FirstStage, request: Request)
     basis = state.required_eigenvectors()
     gain = gains_at(request.filter, basis.eigenvalues, state.backend)
     scores = basis.prolong(gain * basis.restrict(_right_side(state, first_stage)))
-    return _with_scale(first_stage, _direct(scores))
+    return _direct(scores, first_stage.scale)
 
 
 def _fast_spectral_weighted(
@@ -168,7 +167,7 @@ def _fast_spectral_weighted(
     floor = float(gains(request.filter, 0.0))
     spectral = _fast_spectral(state, first_stage, request).values / (floor if floor > 0 else 1.0)
     mixed = weight * spectral + (1 - weight) * fallback
-    return _with_scale(first_stage, _direct(mixed))
+    return _direct(mixed, first_stage.scale)
 
 
 def _fast_spectral_on_similarity(
@@ -184,7 +183,7 @@ def _fast_spectral_on_similarity(
     excess = gains_at(request.filter, basis.eigenvalues, state.backend) - floor
     spectral = basis.prolong(excess * basis.restrict(observed))
     scores = spectral + floor * _powered_similarities(state, first_stage)
-    return _with_scale(first_stage, _direct(scores))
+    return _direct(scores, first_stage.scale)
 
 
 def _powered_similarities(state: IndexState, first_stage: FirstStage) -> Array:
@@ -208,14 +207,14 @@ def _as_in_paper(
 ) -> Solution:
     values, right_side = state.required_eigenvectors().eigenvalues, _right_side(state, first_stage)
     solution = hybrid_as_in_paper(vectors, values, right_side, request.filter, request.stop)
-    return _with_scale(first_stage, solution)
+    return replace(solution, scale=first_stage.scale)
 
 
 def _precomputed(state: IndexState, first_stage: FirstStage, request: Request) -> Solution:
     """The sum of the stored columns of the observed items: diffusion is linear."""
     scaled = replace(first_stage.observation, weights=_scaled_weights(state, first_stage))
     values = state.required_columns().combine(scaled, state.backend)
-    return _with_scale(first_stage, _direct(values))
+    return _direct(values, first_stage.scale)
 
 
 def _check_descriptors(state: IndexState, request: Request) -> None:

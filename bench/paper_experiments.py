@@ -17,7 +17,7 @@ import typer
 from common import record, show
 
 from hybrid_gpu import datasets
-from hybrid_gpu.lab.experiments import Settings, run_experiments
+from hybrid_gpu.lab.experiments import ExperimentSettings, run_experiments
 from hybrid_gpu.lab.figures import sections_of
 
 SEED = 5
@@ -32,7 +32,7 @@ def main(
     ] = None,
 ) -> None:
     benchmark = datasets.benchmark_of(datasets.fashion_mnist(folder), queries=queries, seed=SEED)
-    settings = Settings(spectral_rank=spectral_rank)
+    settings = ExperimentSettings(spectral_rank=spectral_rank)
     with tempfile.TemporaryDirectory() as scratch:
         place = work or Path(scratch) / "run"
         run = run_experiments(benchmark, place, settings=settings, backend="numpy", progress=tell)

@@ -26,7 +26,7 @@ from common import all_of, cell, newest
 from hybrid_gpu.lab.charts import drawn
 from hybrid_gpu.lab.experiments import Run
 from hybrid_gpu.lab.figures import sections_of
-from hybrid_gpu.lab.report_sections import Section
+from hybrid_gpu.lab.report_sections import ReportSection
 
 ROOT = Path(__file__).parent.parent
 FIGURES = ROOT / "docs" / "figures"
@@ -125,7 +125,7 @@ def campaign() -> str:
     return "\n".join([*table, "", *failed, *([""] if failed else []), source, ""])
 
 
-def sections(run: dict[str, Any]) -> dict[str, Section]:
+def sections(run: dict[str, Any]) -> dict[str, ReportSection]:
     """The figures and tables of the paper, from a recorded run of its experiments."""
     return {part.name: part for part in sections_of(Run.from_json(run["run"]))}
 

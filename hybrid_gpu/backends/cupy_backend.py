@@ -166,7 +166,7 @@ class CupyBackend(GenericBackend):
         self, solution: Array, residual: Array, direction: Array, product: Array, step: Array
     ) -> Update:
         with self.device:
-            arrays = (cupy.ascontiguousarray(one) for one in (solution, residual))
+            arrays = (cupy.ascontiguousarray(array) for array in (solution, residual))
             solution, residual = arrays
             return cuda.cg_update(
                 solution,

@@ -22,7 +22,7 @@ from hybrid_gpu.cli.pictures import draw_results
 from hybrid_gpu.datasets import Benchmark, benchmark_of, digits, split_queries
 from hybrid_gpu.index.diffusion_index import DiffusionIndex
 from hybrid_gpu.lab import plots
-from hybrid_gpu.lab.comparison import Comparison, Measurement, compare_methods
+from hybrid_gpu.lab.comparison import Measurement, MethodComparison, compare_methods
 from hybrid_gpu.validation import check_count
 
 _DEMO_SEED = 7
@@ -79,7 +79,7 @@ def _plain(name: str, measurement: Measurement) -> dict[str, Any]:
     }
 
 
-def _print_comparison(comparison: Comparison, benchmark: Benchmark) -> None:
+def _print_comparison(comparison: MethodComparison, benchmark: Benchmark) -> None:
     """Print a table of all methods, and the next command to try."""
     typer.echo(
         f"Handwritten digits: {benchmark.n} images, {benchmark.m} held-out queries, "

@@ -86,9 +86,9 @@ def evaluate(
             junk=_read(ignore, _junk),
         )
         found = _measure(ids, truth, at)
-        intervals = {name: _interval(one, confidence) for name, one in found.values.items()}
-        other = None if against is None else load_array(against, name="ids")
-        beaten = None if other is None else _beaten(found, _measure(other, truth, at), confidence)
+        intervals = {name: _interval(value, confidence) for name, value in found.values.items()}
+        rival = None if against is None else load_array(against, name="ids")
+        beaten = None if rival is None else _beaten(found, _measure(rival, truth, at), confidence)
     if as_json:
         _print_as_json(ids, found, intervals, beaten, confidence)
         return
@@ -116,7 +116,7 @@ class _Truth:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Found:
+class _Measured:
     """The values of each query by measure, their means, and the setups of a ground truth."""
 
     values: dict[str, NDArray[np.float64]] = field(default_factory=dict)
@@ -128,13 +128,13 @@ def _read(path: Path | None, reader: Callable[[Path], Any]) -> Any:
     return None if path is None else reader(path)
 
 
-def _measure(ids: NDArray[Any], truth: _Truth, at: list[int] | None) -> _Found:
+def _measure(ids: NDArray[Any], truth: _Truth, at: list[int] | None) -> _Measured:
     values: dict[str, NDArray[np.float64]] = {}
     if truth.labels is not None or truth.relevant is not None:
         values |= _by_relevance(ids, truth, at)
     if truth.exact is not None:
         values |= _agreements(ids, truth.exact, at)
-    found = _Found(dict(values), {name: mean_of(one) for name, one in values.items()})
+    found = _Measured(dict(values), {name: mean_of(value) for name, value in values.items()})
     if truth.judged is not None:
         scores = evaluation.revisited_protocol(ids, truth.judged, at or (1, 5, 10))
         for name in ("easy", "medium", "hard"):
@@ -196,36 +196,40 @@ def _interval(values: NDArray[np.float64], confidence: float) -> evaluation.Inte
     return evaluation.bootstrap(values, confidence=confidence)
 
 
-def _beaten(found: _Found, other: _Found, confidence: float) -> dict[str, evaluation.Comparison]:
+def _beaten(
+    found: _Measured, rival: _Measured, confidence: float
+) -> dict[str, evaluation.Comparison]:
     """Comparisons by every measure that both rankings have and that two queries tell."""
     return {
-        name: evaluation.compare(one, other.values[name], confidence=confidence)
-        for name, one in found.values.items()
-        if name in other.values and np.count_nonzero(~np.isnan(one)) > 1
+        name: evaluation.compare(values, rival.values[name], confidence=confidence)
+        for name, values in found.values.items()
+        if name in rival.values and np.count_nonzero(~np.isnan(values)) > 1
     }
 
 
 def _print_as_json(
     ids: NDArray[Any],
-    found: _Found,
+    found: _Measured,
     intervals: Mapping[str, evaluation.Interval | None],
     beaten: Mapping[str, evaluation.Comparison] | None,
     confidence: float,
 ) -> None:
-    bounds = {name: one and [one.low, one.high] for name, one in intervals.items()}
+    bounds = {
+        name: interval and [interval.low, interval.high] for name, interval in intervals.items()
+    }
     compared = (
         None
         if beaten is None
         else {
             name: {
-                "difference": one.difference.mean,
-                "interval": [one.difference.low, one.difference.high],
-                "wins": one.wins,
-                "losses": one.losses,
-                "ties": one.ties,
-                "p_value": one.p_value,
+                "difference": comparison.difference.mean,
+                "interval": [comparison.difference.low, comparison.difference.high],
+                "wins": comparison.wins,
+                "losses": comparison.losses,
+                "ties": comparison.ties,
+                "p_value": comparison.p_value,
             }
-            for name, one in beaten.items()
+            for name, comparison in beaten.items()
         }
     )
     print_json(
@@ -267,14 +271,14 @@ def _print_figures(
 
 def _print_comparisons(beaten: Mapping[str, evaluation.Comparison], heading: str) -> None:
     table = make_table("", "difference", heading, "won/lost/tied", "p")
-    for name, one in beaten.items():
-        difference = one.difference
+    for name, comparison in beaten.items():
+        difference = comparison.difference
         table.add_row(
             name,
             f"{100 * difference.mean:+.2f}",
             f"{100 * difference.low:+.2f} to {100 * difference.high:+.2f}",
-            f"{one.wins}/{one.losses}/{one.ties}",
-            f"{one.p_value:.2g}",
+            f"{comparison.wins}/{comparison.losses}/{comparison.ties}",
+            f"{comparison.p_value:.2g}",
         )
     Console().print(table)
 

@@ -29,12 +29,12 @@ from hybrid_gpu.lab.experiments import Run, base_index, run_experiments
 from hybrid_gpu.lab.figures import introduction_of, sections_of
 from hybrid_gpu.lab.report import write_report
 from hybrid_gpu.lab.report_pages import load_templates
-from hybrid_gpu.lab.report_sections import Section
-from hybrid_gpu.lab.trials import Settings
+from hybrid_gpu.lab.report_sections import ReportSection
+from hybrid_gpu.lab.trials import ExperimentSettings
 from hybrid_gpu.lab.wording import cell_text
 from hybrid_gpu.validation import check_count
 
-_DEFAULT = Settings()
+_DEFAULT = ExperimentSettings()
 _QUERIES, _QUICK_QUERIES, _QUICK_ITEMS = 500, 100, 10_000
 _NAMES = ("fashion-mnist", "mnist", "digits")
 _GRID = "results.png"
@@ -218,7 +218,7 @@ def _facts(run: Run) -> dict[str, str]:
     }
 
 
-def _print_methods(run: Run, methods: Section) -> None:
+def _print_methods(run: Run, methods: ReportSection) -> None:
     """Print the first table of the report, with the columns that fit into a terminal."""
     facts = run.benchmark
     typer.echo(f"{facts['name']}: {facts['items']:,} items, {facts['queries']:,} queries.")

@@ -216,8 +216,10 @@ def _solved(system: System, span: _Span | None, start: _Start, steps: int) -> _S
         before = least
         if not first:
             best = xp.asarray(best, copy=True)  # steps may be written over what they start from
-        mine = xp.where(done, xp.full_like(goal, xp.inf), goal)
-        solution, more = descent.run(solution, residual, mine, steps=steps - taken, stop_early=True)
+        target = xp.where(done, xp.full_like(goal, xp.inf), goal)
+        solution, more = descent.run(
+            solution, residual, target, steps=steps - taken, stop_early=True
+        )
         taken += more
         look = _look(system, span, solution)
         solution, residual, squared = look.solution, look.residual, look.squared

@@ -120,7 +120,7 @@ class Polynomial:
 
     def __post_init__(self) -> None:
         given = check_sequence(self.coefficients, "coefficients", "Polynomial((0.5, 0.5))")
-        checked = tuple(check_number(one, "coefficients") for one in given)
+        checked = tuple(check_number(value, "coefficients") for value in given)
         if not checked:
             raise ValueError("coefficients must hold at least one number; got none.")
         object.__setattr__(self, "coefficients", checked)
@@ -264,4 +264,6 @@ def error_bounds(
         raise ValueError(f"eigenvalues must have shape (r,); got shape {values.shape}.")
     steps = check_sequence(steps, "steps", "range(21)")
     conditions = [condition_number(alpha, largest=float(value)) for value in values]
-    return np.array([[error_bound(one, count) for count in steps] for one in conditions])
+    return np.array(
+        [[error_bound(condition, count) for count in steps] for condition in conditions]
+    )

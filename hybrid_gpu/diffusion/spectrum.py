@@ -183,7 +183,7 @@ def leading_eigenpairs(
             known = device.xp.take(start.eigenvectors, device.asarray(order), axis=0)
         request = EigenRequest(rank, tolerance, rng, progress, on_failure == "keep")
         pairs, done = block_eigenpairs(operator, known, request, device)
-    spectrum = _certified(graph, operator, order, _Found(pairs, done, rng), device)
+    spectrum = _certified(graph, operator, order, _Candidates(pairs, done, rng), device)
     if on_failure == "raise" and not spectrum.holds(tolerance):
         raise ConvergenceError(
             f"the eigenpairs miss tolerance={tolerance:g}: worst residual "
@@ -207,7 +207,7 @@ def _checked_order(order: Any, n: int) -> HostArray:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Found:
+class _Candidates:
     """Eigenpairs, how many of them are to be kept, and the chance that looks for missed ones."""
 
     pairs: Eigenpairs
@@ -216,7 +216,7 @@ class _Found:
 
 
 def _certified(
-    graph: Graph, operator: ComponentMatrix, order: HostArray, found: _Found, backend: Backend
+    graph: Graph, operator: ComponentMatrix, order: HostArray, found: _Candidates, backend: Backend
 ) -> Spectrum:
     """The pairs to keep as the caller gets them, and the certificate of just these."""
     xp, pairs, rank = backend.xp, found.pairs, found.rank

@@ -64,9 +64,9 @@ def per_query(
     >>> evaluation.per_query(evaluation.mean_reciprocal_rank, ids, labels, query_labels).tolist()
     [1.0, 0.5]
     """
-    known: list[Any] = [one for one in _VALUES if one is measure]
+    known: list[Any] = [mean for mean in _VALUES if mean is measure]
     if not known:
-        names = ", ".join(sorted(one.__name__ for one in _VALUES))
+        names = ", ".join(sorted(mean.__name__ for mean in _VALUES))
         raise ValueError(
             f"measure must be a mean over queries: {names}; got "
             f"{getattr(measure, '__name__', shown(measure))}. For a curve, take success at each "

@@ -61,7 +61,9 @@ class Judged:
 
 def values_of(judged: Iterable[Judged], formula: Callable[[Judged], float]) -> NDArray[np.float64]:
     """A value for each query; NaN where nothing is relevant."""
-    return np.array([formula(one) if one.ideal.size else np.nan for one in judged], np.float64)
+    return np.array(
+        [formula(judgment) if judgment.ideal.size else np.nan for judgment in judged], np.float64
+    )
 
 
 def matching_curve(judged: Iterable[Judged], depths: Sequence[int]) -> dict[int, float]:

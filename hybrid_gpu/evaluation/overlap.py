@@ -32,14 +32,14 @@ def agreement(ids: Any, exact_ids: Any, *, at: int | None = None) -> NDArray[np.
     >>> evaluation.agreement([[4, 2, 7, 1]], [[2, 4, 9, 7]], at=2)
     1.0
     """
-    one, other = checked_ranking(ids), checked_ranking(exact_ids)
-    if len(one) != len(other):
-        raise ValueError(f"rankings must have as many queries; got {len(one)} and {len(other)}.")
+    given, best = checked_ranking(ids), checked_ranking(exact_ids)
+    if len(given) != len(best):
+        raise ValueError(f"rankings must have as many queries; got {len(given)} and {len(best)}.")
     if at is None:
-        at = min(one.shape[1], other.shape[1])
-    check_count(at, "at", high=min(one.shape[1], other.shape[1]))
+        at = min(given.shape[1], best.shape[1])
+    check_count(at, "at", high=min(given.shape[1], best.shape[1]))
     shared = []
-    for found, exact in zip(one[:, :at], other[:, :at], strict=True):
+    for found, exact in zip(given[:, :at], best[:, :at], strict=True):
         wanted = exact[exact >= 0]
         shared.append(np.isin(wanted, found).sum() / wanted.size if wanted.size else 1.0)
     return np.array(shared, np.float64)

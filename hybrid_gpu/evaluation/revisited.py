@@ -56,7 +56,7 @@ class Revisited:
 
     def __repr__(self) -> str:
         setups = (self.easy, self.medium, self.hard)
-        values = "/".join(f"{100 * one.mean_average_precision:.2f}" for one in setups)
+        values = "/".join(f"{100 * setup.mean_average_precision:.2f}" for setup in setups)
         return f"Revisited(mAP {values} easy/medium/hard)"
 
 
@@ -116,7 +116,7 @@ def revisited_protocol(
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Found:
+class _KnownItems:
     """Where a ranking holds items of the ground truth: their places, from 0, and their kinds."""
 
     places: NDArray[np.int64]
@@ -153,29 +153,29 @@ def _id_list(values: Any, what: str) -> NDArray[np.int64]:
     return np.unique(items.astype(np.int64))
 
 
-def _find(line: NDArray[np.int64], items: Mapping[str, NDArray[np.int64]]) -> _Found:
+def _find(line: NDArray[np.int64], items: Mapping[str, NDArray[np.int64]]) -> _KnownItems:
     # Once for all setups: a ranking of a million items is searched, a few hundred are kept.
     known = np.concatenate([items[kind] for kind in _KINDS])
     kinds = np.repeat(_KINDS, [items[kind].size for kind in _KINDS])
     places = np.flatnonzero(np.isin(line, known))
     order = np.argsort(known)
-    return _Found(places, kinds[order][np.searchsorted(known[order], line[places])])
+    return _KnownItems(places, kinds[order][np.searchsorted(known[order], line[places])])
 
 
 def _score(
     setup: str,
     lists: Sequence[Mapping[str, NDArray[np.int64]]],
-    found: Sequence[_Found],
+    found: Sequence[_KnownItems],
     depths: Sequence[int],
 ) -> Score:
     wanted, ignored = _SETUPS[setup]
     values = np.full(len(lists), np.nan)
     precisions = np.full((len(lists), len(depths)), np.nan)
-    for query, (items, one) in enumerate(zip(lists, found, strict=True)):
+    for query, (items, known) in enumerate(zip(lists, found, strict=True)):
         total = sum(items[kind].size for kind in wanted)
         if total:
-            taken_out = np.cumsum(np.isin(one.kinds, ignored))
-            ranks = (one.places - taken_out)[np.isin(one.kinds, wanted)]
+            taken_out = np.cumsum(np.isin(known.kinds, ignored))
+            ranks = (known.places - taken_out)[np.isin(known.kinds, wanted)]
             values[query] = _area(ranks, total)
             precisions[query] = [_precision_before_the_last(ranks, depth) for depth in depths]
     counted = ~np.isnan(values)

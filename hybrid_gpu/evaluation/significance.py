@@ -254,8 +254,8 @@ def _sign_flip_p_value(differences: NDArray[np.float64], samples: int, seed: int
     bound = np.abs(np.sum(moved)) - _ROUNDING * np.sum(np.abs(moved))
     if moved.size <= _MOST_EXACT:
         sums = moved[:1]  # the first keeps its sign: the other half are the same sums, negated
-        for one in moved[1:]:
-            sums = np.concatenate([sums + one, sums - one])
+        for amount in moved[1:]:
+            sums = np.concatenate([sums + amount, sums - amount])
         return float(np.mean(np.abs(sums) >= bound))
     # Other random numbers than those of the interval.
     rng = np.random.default_rng([seed, 1])

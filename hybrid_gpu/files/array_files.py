@@ -172,7 +172,7 @@ def _checked_dtype(stream: IO[bytes], size: int, file: Path) -> np.dtype[Any] | 
     stream.seek(-width, os.SEEK_CUR)
     shape, _, dtype = readers[version[0]](stream)
     if dtype.hasobject:
-        raise _Refused(
+        raise _RefusedArray(
             f"{file}: an array of Python objects, which is not read. Save numbers, not objects."
         )
     if min(shape, default=0) < 0 or math.prod(shape) * dtype.itemsize > size - stream.tell():
@@ -180,7 +180,7 @@ def _checked_dtype(stream: IO[bytes], size: int, file: Path) -> np.dtype[Any] | 
     return dtype if math.prod(shape) else None
 
 
-class _Refused(ValueError):
+class _RefusedArray(ValueError):
     """A file is not damaged, but holds what is not read."""
 
 
@@ -189,7 +189,7 @@ def _damage_named(file: Path) -> Iterator[None]:
     """Turn whatever NumPy and zipfile raise for a damaged file into an error that names it."""
     try:
         yield
-    except _Refused:
+    except _RefusedArray:
         raise
     except Exception as fault:
         reason = str(fault) or type(fault).__name__

@@ -32,7 +32,7 @@ class PlainArray:
 
     def __setstate__(self, state: Any) -> None:
         if not isinstance(state, tuple) or len(state) not in (4, 5):
-            raise _Refused("it holds an array that is not complete")
+            raise _RefusedPickle("it holds an array that is not complete")
         shape, dtype, by_columns, data = state[-4:]
         self.values = _numbers(data, dtype, shape, "F" if by_columns else "C")
 
@@ -62,7 +62,7 @@ def read_plain_pickle(content: bytes) -> Any:
         _check_opcodes(content)
         # latin1 turns the byte strings of Python 2, arrays included, into text without loss.
         return _Unpickler(io.BytesIO(content), encoding="latin1").load()
-    except _Refused as fault:
+    except _RefusedPickle as fault:
         raise ValueError(
             f"refused, because {fault}. Only plain values and numeric arrays are read."
         ) from fault
@@ -70,7 +70,7 @@ def read_plain_pickle(content: bytes) -> Any:
         raise ValueError(f"not a pickle, damaged, or cut short ({fault}).") from fault
 
 
-class _Refused(Exception):
+class _RefusedPickle(Exception):
     """A pickle holds something that is not data."""
 
 
@@ -78,10 +78,10 @@ def _check_opcodes(content: bytes) -> None:
     """Refuse what ``find_class`` is never asked about: cached extensions and a huge memo."""
     for count, (opcode, argument, _) in enumerate(pickletools.genops(content)):
         if opcode.name.startswith("EXT"):
-            raise _Refused("it asks for a registered extension")
+            raise _RefusedPickle("it asks for a registered extension")
         # A written memo is numbered one by one; the unpickler allocates up to the highest number.
         if opcode.name in ("PUT", "BINPUT", "LONG_BINPUT") and int(argument or 0) > count + 1:
-            raise _Refused("its memo is numbered out of order")
+            raise _RefusedPickle("its memo is numbered out of order")
 
 
 class _Unpickler(pickle.Unpickler):
@@ -90,7 +90,7 @@ class _Unpickler(pickle.Unpickler):
     def find_class(self, module: str, name: str, /) -> Any:
         call = _CALLS.get((module, name))
         if call is None:
-            raise _Refused(f"it asks for {f'{module}.{name}'[:100]!r}")
+            raise _RefusedPickle(f"it asks for {f'{module}.{name}'[:100]!r}")
         return _StandIn(call)
 
 
@@ -106,7 +106,7 @@ class _StandIn:
         return self._call(*arguments)
 
     def __setstate__(self, state: Any) -> None:
-        raise _Refused("it changes a function")
+        raise _RefusedPickle("it changes a function")
 
 
 class _PickledDtype:
@@ -117,16 +117,16 @@ class _PickledDtype:
     def __init__(self, name: Any, *_: Any) -> None:
         if name not in _NUMBERS:
             shown = name[:20] if isinstance(name, str) else type(name).__name__
-            raise _Refused(f"it holds an array that is not numeric (dtype {shown!r})")
+            raise _RefusedPickle(f"it holds an array that is not numeric (dtype {shown!r})")
         self.type: str = name
         self.order = "="
 
     def __setstate__(self, state: Any) -> None:
         # Version, byte order, then what only structured and nested types have.
         if not isinstance(state, tuple) or len(state) < 5 or state[2:5] != (None, None, None):
-            raise _Refused("it holds an array that is not numeric")
+            raise _RefusedPickle("it holds an array that is not numeric")
         if state[1] not in ("<", ">", "|", "="):
-            raise _Refused("it holds an array of unknown byte order")
+            raise _RefusedPickle("it holds an array of unknown byte order")
         self.order = state[1]
 
     @property
@@ -139,15 +139,15 @@ def _numbers(data: Any, dtype: Any, shape: Any, order: Any) -> NDArray[Any]:
     if isinstance(data, str):  # the bytes of Python 2
         data = data.encode("latin1")
     if not isinstance(dtype, _PickledDtype) or not isinstance(data, (bytes, bytearray)):
-        raise _Refused("it holds an array that is not numeric")
+        raise _RefusedPickle("it holds an array that is not numeric")
     if not isinstance(shape, tuple) or not all(type(size) is int and size >= 0 for size in shape):
-        raise _Refused("it holds an array without a proper shape")
+        raise _RefusedPickle("it holds an array without a proper shape")
     if len(shape) > 32 or len(data) != math.prod(shape) * dtype.dtype.itemsize:
-        raise _Refused("it holds an array whose bytes do not fill its shape")
+        raise _RefusedPickle("it holds an array whose bytes do not fill its shape")
     if order == "F":
         return np.frombuffer(data, dtype=dtype.dtype).reshape(shape, order="F")
     if order != "C":
-        raise _Refused("it holds an array in an unknown order")
+        raise _RefusedPickle("it holds an array in an unknown order")
     return np.frombuffer(data, dtype=dtype.dtype).reshape(shape)
 
 
@@ -168,19 +168,19 @@ def _scalar(dtype: Any, data: Any) -> Any:
 def _encode(text: Any, encoding: Any) -> bytes:
     # How protocol 2 writes the bytes of Python 3.
     if not isinstance(text, str) or encoding not in ("latin1", "latin-1"):
-        raise _Refused("it encodes a text")
+        raise _RefusedPickle("it encodes a text")
     return text.encode("latin1")
 
 
 def _no_bytes(*arguments: Any) -> bytes:
     # How protocol 2 writes an empty bytes.
     if arguments:
-        raise _Refused("it converts something into bytes")
+        raise _RefusedPickle("it converts something into bytes")
     return b""
 
 
 def _never_called(*_: Any) -> Any:
-    raise _Refused("it makes an array in an unusual way")
+    raise _RefusedPickle("it makes an array in an unusual way")
 
 
 _NUMBERS = ("b1", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "f2", "f4", "f8")

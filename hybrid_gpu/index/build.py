@@ -173,7 +173,7 @@ def state_from_lists(
     with backend.annotate("graph"):
         graph = reciprocal_graph(lists, gamma=settings.gamma, dtype=settings.dtype, backend=backend)
     kept = compact(lists, backend) if settings.keep_neighbors else None
-    return state_from_graph(graph, units, kept, settings, choice, backend, origin)
+    return state_from_graph(graph, units, kept, settings, choice, backend, origin=origin)
 
 
 def state_from_graph(
@@ -183,6 +183,7 @@ def state_from_graph(
     settings: Settings,
     choice: BasisChoice,
     backend: Backend,
+    *,
     origin: Origin = OWN_GRAPH,
 ) -> IndexState:
     """The state of an index of a graph; all of its parts come numbered by the user's ids."""

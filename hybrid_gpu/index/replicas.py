@@ -87,7 +87,9 @@ class Replicas:
                 f"backends must be a sequence of names; got {backends!r}. Pass "
                 f"{backends.split(',')!r}."
             )
-        devices = all_devices() if backends is None else [select_backend(one) for one in backends]
+        devices = (
+            all_devices() if backends is None else [select_backend(backend) for backend in backends]
+        )
         if not devices:
             raise ValueError(
                 "backends must name at least one; got none. Leave it out for all GPUs."

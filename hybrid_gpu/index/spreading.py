@@ -28,7 +28,7 @@ def answered(states: Sequence[IndexState], queries: Queries, request: Request) -
     parts = _Parts(queries, request, _bounds(queries.count, width, len(states)))
     parts.spread(states)
     whole = _merged(parts.answers, states)
-    missed = [one.ranking.report.steps for one in parts.answers if one.missed]
+    missed = [answer.ranking.report.steps for answer in parts.answers if answer.missed]
     if missed:
         raise not_converged(max(missed), request.stop.tolerance, result=whole)
     return whole
@@ -63,19 +63,19 @@ class _Parts:
     def spread(self, states: Sequence[IndexState]) -> None:
         """Let every device answer, each on a thread of its own; the caller's is the first one's."""
         self._tell(0)
-        others: list[Future[None]] = []
+        replicas: list[Future[None]] = []
         with ThreadPoolExecutor(len(states), thread_name_prefix="hybrid_gpu_replica") as pool:
             try:
                 # RuntimeError: the interpreter is ending, or the system gives no more threads. The
                 # caller alone is enough then.
                 with suppress(RuntimeError):
-                    others.extend(
+                    replicas.extend(
                         pool.submit(self._take_all, states[number], number)
                         for number in range(1, min(len(states), len(self._answers)))
                     )
                 self._take_all(states[0], 0)
-                for other in others:
-                    other.result()
+                for replica in replicas:
+                    replica.result()
             except BaseException:
                 self._waiting.clear()  # Ctrl-C while waiting: nobody begins anything more
                 raise
@@ -124,7 +124,7 @@ def _bounds(count: int, width: int, devices: int) -> list[tuple[int, int]]:
 def _merged(answers: Sequence[_Answer], states: Sequence[IndexState]) -> Ranking:
     """The rankings of consecutive parts as one."""
     rankings = [answer.ranking for answer in answers]
-    reports, first = [one.report for one in rankings], rankings[0].report
+    reports, first = [ranking.report for ranking in rankings], rankings[0].report
     seconds: dict[int, dict[str, float]] = {}
     for answer in answers:
         spent = seconds.setdefault(answer.replica, {})
@@ -133,20 +133,20 @@ def _merged(answers: Sequence[_Answer], states: Sequence[IndexState]) -> Ranking
     residuals = None
     if first.residuals is not None:
         residuals = np.concatenate([report.residuals for report in reports])
-    truncations = [one.truncation for one in reports if one.truncation is not None]
+    truncations = [report.truncation for report in reports if report.truncation is not None]
     report = replace(
         first,
-        steps=max(one.steps for one in reports),
+        steps=max(report.steps for report in reports),
         residuals=residuals,
         truncation=max(truncations, default=None),
         seconds=max(seconds.values(), key=lambda spent: sum(spent.values())),
         backend=device_names([states[number] for number in sorted(seconds)]),
-        batch=max(one.batch for one in reports),
+        batch=max(report.batch for report in reports),
         notes=_merged_notes(reports) + _note(residuals, first.accuracy),
     )
     return Ranking(
-        ids=np.concatenate([one.ids for one in rankings]),
-        scores=np.concatenate([one.scores for one in rankings]),
+        ids=np.concatenate([ranking.ids for ranking in rankings]),
+        scores=np.concatenate([ranking.scores for ranking in rankings]),
         report=report,
     )
 
@@ -183,9 +183,9 @@ def named(backend: Backend, what: str) -> Iterator[None]:
     except (ValueError, TypeError):
         raise
     except Exception as fault:
-        told = f"{type(fault).__name__}: {fault}".rstrip(".: ")
+        text = f"{type(fault).__name__}: {fault}".rstrip(".: ")
         raise ReplicaError(
-            f"{backend.name} {what}: {told}. Leave this device out, or try it alone with "
+            f"{backend.name} {what}: {text}. Leave this device out, or try it alone with "
             f"index.to({backend.name!r}).",
             backend=backend.name,
         ) from fault

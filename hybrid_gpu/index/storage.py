@@ -268,8 +268,8 @@ def _is_entry(name: str, entry: Any, version: int) -> bool:
         return False
     pattern = re.escape(name) + r"\.[0-9a-f]{8}\.npy"
     named = re.fullmatch("[a-z_]+", name) and re.fullmatch(pattern, str(entry.get("file")))
-    told = version == 1 or ("dtype" in entry and "shape" in entry)
-    return bool(named and told and _CHECKSUM.fullmatch(str(entry.get("checksum"))))
+    complete = version == 1 or ("dtype" in entry and "shape" in entry)
+    return bool(named and complete and _CHECKSUM.fullmatch(str(entry.get("checksum"))))
 
 
 def _header_checksum(header: Mapping[str, Any]) -> str:

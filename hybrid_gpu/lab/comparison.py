@@ -106,7 +106,7 @@ class Measurement:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Comparison:
+class MethodComparison:
     """Measurements of every method.
 
     Attributes
@@ -127,7 +127,7 @@ def compare_methods(
     rank: int,
     neighbors: int | str = "auto",
     progress: Progress | None = None,
-) -> Comparison:
+) -> MethodComparison:
     """Rank a whole database for the queries of a benchmark, by every method.
 
     Parameters
@@ -160,7 +160,7 @@ def compare_methods(
         basis_index = indexes["stored" if method.needs_columns else kind]
         trial = Trial(method.name, shortlist=max(1, index.n // 4))
         measured[method.name] = measure(trial, basis_index, benchmark, best)
-    return Comparison(index, {**measured, "exact": exact})
+    return MethodComparison(index, {**measured, "exact": exact})
 
 
 def solve_exactly(precise: DiffusionIndex, benchmark: Benchmark) -> tuple[Measurement, HostArray]:

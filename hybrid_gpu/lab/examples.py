@@ -157,11 +157,11 @@ def listed_examples(
             )
         vectors = unit_rows(vectors, backend)
     lists = id_lists(relevant, "relevant", int(vectors.shape[0]))
-    if max((int(one.max()) for one in lists if one.size), default=-1) >= n:
+    if max((int(ids.max()) for ids in lists if ids.size), default=-1) >= n:
         raise ValueError(f"relevant must be ids of the {n} items; got a larger one.")
     if items is not None:
-        lists = [np.setdiff1d(one, item) for one, item in zip(lists, items, strict=True)]
-    rows = np.flatnonzero([one.size > 0 for one in lists])
+        lists = [np.setdiff1d(ids, item) for ids, item in zip(lists, items, strict=True)]
+    rows = np.flatnonzero([ids.size > 0 for ids in lists])
     if rows.size < 2:
         raise ValueError(f"relevant must be known for at least two queries; got {rows.size}.")
     rows = _drawn(rows, most, seed)

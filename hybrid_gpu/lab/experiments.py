@@ -40,7 +40,7 @@ from hybrid_gpu.lab.runlog import (
     measurement_of,
     restart_run,
 )
-from hybrid_gpu.lab.trials import Settings, trials_of
+from hybrid_gpu.lab.trials import ExperimentSettings, trials_of
 from hybrid_gpu.progress import Progress
 from hybrid_gpu.ranking.query_expansion import Expansion, augment_database
 from hybrid_gpu.validation import check_count, check_vectors
@@ -57,7 +57,7 @@ class Run:
     ----------
     benchmark : mapping
         Its name and sizes.
-    settings : Settings
+    settings : ExperimentSettings
         As they were used: ranks are cut to the number of eigenvectors that the graph has.
     machine : mapping of str to str
         Processor, cores, versions.
@@ -76,7 +76,7 @@ class Run:
     """
 
     benchmark: Mapping[str, Any]
-    settings: Settings
+    settings: ExperimentSettings
     machine: Mapping[str, Any]
     backend: str
     eigenvalues: tuple[float, ...]
@@ -123,7 +123,7 @@ def run_experiments(
     benchmark: Benchmark,
     folder: str | os.PathLike[str],
     *,
-    settings: Settings | None = None,
+    settings: ExperimentSettings | None = None,
     restart: bool = False,
     progress: Progress | None = None,
     backend: str | Backend = "auto",
@@ -136,7 +136,7 @@ def run_experiments(
         Folder of the run; it is made if it is not there. An unfinished run of the same benchmark
         and settings is continued.
     settings
-        ``Settings()`` by default.
+        ``ExperimentSettings()`` by default.
     restart
         Remove the measurements of an earlier run from the folder; files of the user stay.
     progress
@@ -148,7 +148,7 @@ def run_experiments(
         If the folder holds a run of something else, or other files.
     """
     place = Path(folder)
-    settings = Settings() if settings is None else settings
+    settings = ExperimentSettings() if settings is None else settings
     device = select_backend(backend)
     # Before anything is written: a run that cannot begin leaves no folder behind.
     _check_input(benchmark, settings)
@@ -189,7 +189,7 @@ def _component_sizes(index: DiffusionIndex) -> tuple[tuple[int, int], ...]:
     return tuple((int(size), int(count)) for size, count in zip(sizes, counts, strict=True))
 
 
-def _check_input(benchmark: Benchmark, settings: Settings) -> None:
+def _check_input(benchmark: Benchmark, settings: ExperimentSettings) -> None:
     """Refuse a benchmark that cannot be ranked, or settings that do not fit it."""
     check_count(settings.neighbors, "neighbors", high=benchmark.n - 1)
     for what, vectors in (("descriptors", benchmark.descriptors), ("queries", benchmark.queries)):
@@ -227,7 +227,7 @@ def base_index(
 ) -> DiffusionIndex:
     """The index that a finished run was measured with, with the default basis."""
     bare = _base_index(
-        benchmark, Settings(), Path(folder) / WORK, progress, select_backend(backend)
+        benchmark, ExperimentSettings(), Path(folder) / WORK, progress, select_backend(backend)
     )
     return with_basis(bare, "auto", progress=progress)
 
@@ -240,7 +240,7 @@ class _Indexes:
         base: DiffusionIndex,
         eigen: DiffusionIndex,
         benchmark: Benchmark,
-        settings: Settings,
+        settings: ExperimentSettings,
     ) -> None:
         self._base, self._eigen = base, eigen
         self._benchmark, self._settings = benchmark, settings
@@ -284,7 +284,7 @@ class _Indexes:
 
 def _base_index(
     benchmark: Benchmark,
-    settings: Settings,
+    settings: ExperimentSettings,
     work: Path,
     progress: Progress | None,
     device: Backend,
@@ -322,7 +322,7 @@ def _with_descriptors(index: DiffusionIndex, units: Array) -> DiffusionIndex:
 
 
 def _eigen_index(
-    base: DiffusionIndex, settings: Settings, work: Path, progress: Progress | None
+    base: DiffusionIndex, settings: ExperimentSettings, work: Path, progress: Progress | None
 ) -> DiffusionIndex:
     """The index with as many eigenvectors as any trial needs."""
     folder = work / EIGENVECTORS
@@ -367,7 +367,7 @@ def _exact(
     return measured, best
 
 
-def _fitting(settings: Settings, base: DiffusionIndex) -> Settings:
+def _fitting(settings: ExperimentSettings, base: DiffusionIndex) -> ExperimentSettings:
     """The settings, with ranks no larger than the graph's largest component allows."""
     size = largest_component(base.state.graph).size
     # Above a third of the component the decomposition is dense: hours, if the component is large.
@@ -380,8 +380,8 @@ def _fitting(settings: Settings, base: DiffusionIndex) -> Settings:
     )
 
 
-def _settings(plain: Mapping[str, Any]) -> Settings:
+def _settings(plain: Mapping[str, Any]) -> ExperimentSettings:
     values: dict[str, Any] = {
         name: tuple(value) if isinstance(value, list) else value for name, value in plain.items()
     }
-    return Settings(**values)
+    return ExperimentSettings(**values)

@@ -28,7 +28,7 @@ from hybrid_gpu.lab.curves import (
     size_cells,
 )
 from hybrid_gpu.lab.experiments import Run
-from hybrid_gpu.lab.report_sections import Section
+from hybrid_gpu.lab.report_sections import ReportSection
 from hybrid_gpu.lab.tables import components, table_1, table_2
 
 # What is added to the name of a method that drops entries, by how they are compared.
@@ -37,7 +37,7 @@ _BOUND_STEPS = tuple(range(21))
 _BOUND_LEVELS = (0.001, 0.01, 0.05, 0.1, 0.2, 0.5, 1.0)
 
 
-def sections_of(run: Run) -> list[Section]:
+def sections_of(run: Run) -> list[ReportSection]:
     """The result, what the graph is like, and the other figures and tables, as in the paper."""
     makers = (_figure_1, _figure_2, _figure_3, _figure_4, _figure_5, table_1)
     graph = [components(run)] if run.components else []
@@ -60,7 +60,7 @@ def introduction_of(run: Run) -> str:
     )
 
 
-def _figure_1(run: Run) -> Section:
+def _figure_1(run: Run) -> ReportSection:
     """The spectrum, and the bound on the error that follows from it."""
     values = run.eigenvalues
     bounds = error_bounds(values, alpha=run.settings.alpha, steps=_BOUND_STEPS)
@@ -97,12 +97,12 @@ def _figure_1(run: Run) -> Section:
         "component, and the upper bound on the relative error of conjugate gradients when the "
         "first r of them are removed. The smallest eigenvalue is taken as -1, which is safe."
     )
-    return Section(
+    return ReportSection(
         "figure-1", "Figure 1: spectrum and bound", text, rows, (spectrum, contours), shown=False
     )
 
 
-def _figure_2(run: Run) -> Section:
+def _figure_2(run: Run) -> ReportSection:
     """Quality and agreement with the exact solution, against steps and against time."""
     rank, score = run.settings.rank, score_of(run)
     sparsity = run.settings.sparsities[-1]
@@ -143,10 +143,10 @@ def _figure_2(run: Run) -> Section:
         "close each method is to the solution that it approximates."
     )
     title = f"Figure 2: {score} against steps and time"
-    return Section("figure-2", title, text, tuple(rows), panels, shown=False)
+    return ReportSection("figure-2", title, text, tuple(rows), panels, shown=False)
 
 
-def _figure_3(run: Run) -> Section:
+def _figure_3(run: Run) -> ReportSection:
     """Quality against steps, for several numbers of eigenvectors and of groups."""
     score, most_steps = score_of(run), 5
     few = tuple(count for count in (0, *run.settings.steps) if count <= most_steps)
@@ -177,12 +177,12 @@ def _figure_3(run: Run) -> Section:
         "More eigenvectors need fewer steps, as in the paper. Groups of neighboring items do the "
         "same without any eigenvector."
     )
-    return Section(
+    return ReportSection(
         "figure-3", "Figure 3: rank against steps", text, tuple(rows), panels, shown=False
     )
 
 
-def _figure_4(run: Run) -> Section:
+def _figure_4(run: Run) -> ReportSection:
     """Quality and agreement when small entries of the eigenvectors are dropped."""
     rank, score = run.settings.rank, score_of(run)
     whole = run.measurements[Trial("hybrid-paper", "eigen", rank, 5)]
@@ -224,10 +224,10 @@ def _figure_4(run: Run) -> Section:
         "the exact solution. 'Filtered' drops the smallest entries of the vectors as the spectral "
         "part weighs them, which spares the slowest vectors."
     )
-    return Section("figure-4", "Figure 4: sparsification", text, tuple(rows), panels)
+    return ReportSection("figure-4", "Figure 4: sparsification", text, tuple(rows), panels)
 
 
-def _figure_5(run: Run) -> Section:
+def _figure_5(run: Run) -> ReportSection:
     """Time, memory and quality of every method, each against the other two."""
     score = score_of(run)
     ranks = tuple(rank for rank in run.settings.ranks if rank <= run.settings.rank)
@@ -268,7 +268,7 @@ def _figure_5(run: Run) -> Section:
         "take 20 steps, the hybrid methods 5."
     )
     title = f"Figure 5: time, memory and {score}"
-    return Section("figure-5", title, text, tuple(rows), panels, columns=3)
+    return ReportSection("figure-5", title, text, tuple(rows), panels, columns=3)
 
 
 def _size_label(measurement: Measurement) -> str:

@@ -21,7 +21,7 @@ import numpy as np
 from hybrid_gpu.files.writing import replace_files
 from hybrid_gpu.lab.charts import drawn
 from hybrid_gpu.lab.report_pages import render_pages
-from hybrid_gpu.lab.report_sections import Section, check_sections
+from hybrid_gpu.lab.report_sections import ReportSection, check_sections
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +52,7 @@ def write_report(
     *,
     title: str,
     introduction: str,
-    sections: Sequence[Section],
+    sections: Sequence[ReportSection],
     facts: Mapping[str, str],
     draw: bool = True,
 ) -> ReportFiles:
@@ -67,7 +67,7 @@ def write_report(
         It must exist.
     title, introduction
         The head of the report; the introduction is plain paragraphs.
-    sections : sequence of Section
+    sections : sequence of ReportSection
     facts : mapping of str to str
         What the figures depend on: machine, versions, date, commit, settings.
     draw
@@ -115,7 +115,7 @@ def write_report(
     return ReportFiles(markdown, html, tables=tuple(table_files), pictures=tuple(picture_files))
 
 
-def _images(folder: Path, sections: Sequence[Section]) -> dict[str, bytes]:
+def _images(folder: Path, sections: Sequence[ReportSection]) -> dict[str, bytes]:
     """The PNG files that sections show, by the names of the sections."""
     images = {}
     for section in sections:

@@ -15,7 +15,7 @@ from typing import Any
 
 from hybrid_gpu.lab.canvas import INSTALL
 from hybrid_gpu.lab.inline_svg import inline_svg
-from hybrid_gpu.lab.report_sections import Section
+from hybrid_gpu.lab.report_sections import ReportSection
 from hybrid_gpu.lab.wording import cell_text, plain_line
 
 
@@ -31,7 +31,7 @@ def render_pages(
     *,
     title: str,
     introduction: str,
-    sections: Sequence[Section],
+    sections: Sequence[ReportSection],
     pictures: Mapping[str, bytes],
     images: Mapping[str, bytes],
     facts: Mapping[str, str],
@@ -42,7 +42,7 @@ def render_pages(
     ----------
     title, introduction
         The head of the report; the introduction is plain paragraphs.
-    sections : sequence of Section
+    sections : sequence of ReportSection
         They must have passed ``check_sections``.
     pictures : mapping of str to bytes
         The SVG file of each section that has one, by the section's name.
@@ -116,7 +116,7 @@ def _paragraphs(text: str) -> list[str]:
     return [line for line in map(plain_line, re.split(r"\n\s*\n", text)) if line]
 
 
-def _table_size(section: Section) -> str:
+def _table_size(section: ReportSection) -> str:
     """What stands before the link to a section's CSV file."""
     rows = "1 row" if len(section.rows) == 1 else f"{len(section.rows):,} rows"
     return f"All digits, {rows}" if section.shown else f"The table, {rows}"

@@ -15,7 +15,7 @@ from hybrid_gpu.validation import check_count
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Section:
+class ReportSection:
     """One part of a report: some text, a chart, and a table.
 
     Attributes
@@ -51,10 +51,10 @@ class Section:
     notes: str = ""
 
     def __repr__(self) -> str:
-        return f"Section({self.name!r}, {len(self.rows)} rows, {len(self.panels)} panels)"
+        return f"ReportSection({self.name!r}, {len(self.rows)} rows, {len(self.panels)} panels)"
 
 
-def check_sections(sections: Sequence[Section]) -> None:
+def check_sections(sections: Sequence[ReportSection]) -> None:
     """Refuse sections whose names cannot be names of files, or whose rows are no table."""
     names = {"report"}
     for section in sections:
@@ -74,7 +74,7 @@ def check_sections(sections: Sequence[Section]) -> None:
         _check_rows(section)
 
 
-def _check_rows(section: Section) -> None:
+def _check_rows(section: ReportSection) -> None:
     """Refuse rows with different keys, or with values that are not plain."""
     expected = list(section.rows[0]) if section.rows else ["a column"]
     if not expected or not all(isinstance(key, str) for key in expected):

@@ -11,7 +11,7 @@ from hybrid_gpu.lab import published
 from hybrid_gpu.lab.comparison import Measurement, Trial
 from hybrid_gpu.lab.curves import published_as, score_of, size_cells
 from hybrid_gpu.lab.experiments import Run
-from hybrid_gpu.lab.report_sections import Section
+from hybrid_gpu.lab.report_sections import ReportSection
 
 _READING = (
     "Rankings hold every item, best first. Items with equal scores are ordered by their similarity "
@@ -25,7 +25,7 @@ _READING = (
 _FAR = 1.0
 
 
-def table_1(run: Run) -> Section:
+def table_1(run: Run) -> ReportSection:
     """Quality, time and memory of the methods, each beside temporal filtering."""
     score = score_of(run)
     methods = _tabled(
@@ -60,10 +60,10 @@ def table_1(run: Run) -> Section:
     )
     if _why_low(_all_methods(run), score):
         text += " Beside Table 2 stands why FSRw or SHybrid are low here."
-    return Section("table-1", "Table 1: quality, time and memory", text, tuple(rows))
+    return ReportSection("table-1", "Table 1: quality, time and memory", text, tuple(rows))
 
 
-def table_2(run: Run) -> Section:
+def table_2(run: Run) -> ReportSection:
     """Every method, with all quality figures of the benchmark's protocol."""
     scores = tuple(name for name in run.exact.quality if not name.startswith(("mP@1 ", "mP@5 ")))
     paper = published.TABLE_2.get(published_as(run) or "", {})
@@ -89,10 +89,10 @@ def table_2(run: Run) -> Section:
     )
     notes = "\n\n".join([*_why_low(_all_methods(run), score_of(run)), _READING])
     title = "The result: all methods (Table 2)"
-    return Section("table-2", title, text, tuple(rows), notes=notes)
+    return ReportSection("table-2", title, text, tuple(rows), notes=notes)
 
 
-def components(run: Run) -> Section:
+def components(run: Run) -> ReportSection:
     """How many components the graph has, and how many items are in them."""
     items = sum(size * count for size, count in run.components)
     number = sum(count for _, count in run.components)
@@ -111,7 +111,7 @@ def components(run: Run) -> Section:
             "gradients do. Items that no weight reaches come after the others, by their "
             "similarity to the query."
         )
-    return Section("components", "Components of the graph", text, tuple(rows))
+    return ReportSection("components", "Components of the graph", text, tuple(rows))
 
 
 def _size_row(group: Sequence[tuple[int, int]], items: int) -> dict[str, Any]:
@@ -142,7 +142,7 @@ def _all_methods(run: Run) -> dict[str, Measurement]:
 def _why_low(methods: Mapping[str, Measurement], score: str) -> list[str]:
     """A paragraph each on FSRw and SHybrid, if they are far below what they are made from."""
     values = {name: measurement.quality[score] for name, measurement in methods.items()}
-    told = []
+    sentences = []
     if values["fsrw"] < values["fsr"] - _FAR:
         text = (
             f"FSRw has a {score} of {values['fsrw']:.1f}, FSR one of {values['fsr']:.1f}. The "
@@ -154,7 +154,7 @@ def _why_low(methods: Mapping[str, Measurement], score: str) -> list[str]:
                 " 'fsr-similarity' follows from the paper's theorem, with h(0) for the frequencies "
                 f"that are left out: {values['fsr-similarity']:.1f}."
             )
-        told.append(text)
+        sentences.append(text)
     sparse = [name for name in ("shybrid", "shybrid, filtered") if name in methods]
     if min(values[name] for name in sparse) < values["hybrid-paper"] - _FAR:
         trial = methods["shybrid"].trial
@@ -174,8 +174,8 @@ def _why_low(methods: Mapping[str, Measurement], score: str) -> list[str]:
             for name in ("hybrid-paper", *sparse)
         )
         text += f"{score}, and agreement with the exact top 100: {', '.join(figures)}."
-        told.append(text)
-    return told
+        sentences.append(text)
+    return sentences
 
 
 def _tabled(run: Run, names: Sequence[str]) -> dict[str, Measurement]:

@@ -13,7 +13,7 @@ from hybrid_gpu.validation import check_count
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
+class ExperimentSettings:
     """What the experiments vary, and what they hold fixed; the defaults are the paper's.
 
     Attributes
@@ -55,7 +55,7 @@ class Settings:
         for name in ("neighbors", "rank", "spectral_rank"):
             check_count(getattr(self, name), name)
 
-    def quick(self) -> Settings:
+    def quick(self) -> ExperimentSettings:
         """The same settings with fewer points on each curve and smaller bases."""
         return replace(
             self,
@@ -69,7 +69,7 @@ class Settings:
         )
 
 
-def trials_of(settings: Settings, index: DiffusionIndex) -> dict[str, list[Trial]]:
+def trials_of(settings: ExperimentSettings, index: DiffusionIndex) -> dict[str, list[Trial]]:
     """The trials behind each figure and table, in the order of the paper."""
     n, groups = index.n, default_groups(index.state.graph)
     rank, sparsity = settings.rank, settings.sparsities[-1]

@@ -321,12 +321,12 @@ def tune(
     if is_approximate(knn):
         measured_recall(lists, units, knn, device)
     default = Setting("hybrid", count, PAPER["gamma"], DEFAULT_ALPHA, False)
-    values = _measured(_Trial(units, lists, examples, measure, device), grid, default, progress)
+    values = _measured(_Ground(units, lists, examples, measure, device), grid, default, progress)
     if unlabeled:
         # What is near in the other half is what plain similarity finds best.
-        values = {way: one for way, one in values.items() if way.degree_correction is False}
+        values = {way: value for way, value in values.items() if way.degree_correction is False}
     fixed = {"knn": knn, "dtype": dtype}
-    fixed = {name: one for name, one in fixed.items() if one not in ("auto", "float32")}
+    fixed = {name: value for name, value in fixed.items() if value not in ("auto", "float32")}
     found = _tuning(values, default, measure, examples.source, folds, seed)
     return replace(found, fixed=fixed)
 
@@ -341,7 +341,7 @@ class _Grid:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Trial:
+class _Ground:
     """What every setting is measured on."""
 
     units: Array
@@ -398,7 +398,7 @@ class _Trial:
 
 
 def _measured(
-    trial: _Trial, grid: _Grid, default: Setting, progress: Progress | None
+    trial: _Ground, grid: _Grid, default: Setting, progress: Progress | None
 ) -> dict[Setting, HostArray]:
     """The value of every setting for every query."""
     most = int(trial.lists.ids.shape[1])

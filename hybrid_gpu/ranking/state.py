@@ -69,10 +69,10 @@ class Origin:
     def __str__(self) -> str:
         if self.neighbors is None:
             return "own graph"
-        told = f"{self.neighbors} neighbors"
+        text = f"{self.neighbors} neighbors"
         if self.chosen:
-            told += " (chosen)"
-        return told if self.recall is None else f"{told} at recall {self.recall:.3f}"
+            text += " (chosen)"
+        return text if self.recall is None else f"{text} at recall {self.recall:.3f}"
 
 
 OWN_GRAPH = Origin()

@@ -8,9 +8,9 @@ import hybrid_gpu as hg
 from hybrid_gpu.index.build import default_groups
 from hybrid_gpu.lab.comparison import Measurement, Trial
 from hybrid_gpu.lab.experiments import Run
-from hybrid_gpu.lab.trials import Settings, trials_of
+from hybrid_gpu.lab.trials import ExperimentSettings, trials_of
 
-SETTINGS = Settings(
+SETTINGS = ExperimentSettings(
     rank=6,
     spectral_rank=9,
     ranks=(3, 6),

@@ -14,9 +14,9 @@ from hybrid_gpu.lab import comparison, experiments
 from hybrid_gpu.lab.benchmark import Benchmark
 from hybrid_gpu.lab.comparison import Trial, kept_bytes, with_leading
 from hybrid_gpu.lab.experiments import Run, run_experiments
-from hybrid_gpu.lab.trials import Settings, trials_of
+from hybrid_gpu.lab.trials import ExperimentSettings, trials_of
 
-SMALL = Settings(
+SMALL = ExperimentSettings(
     neighbors=8,
     rank=6,
     spectral_rank=9,
@@ -151,7 +151,10 @@ def test_input_that_cannot_be_ranked_leaves_no_folder(tmp_path, part):
         run_experiments(data, tmp_path / "a" / "run", settings=SMALL, backend="numpy")
     with pytest.raises(ValueError, match="neighbors must be at most 119"):
         run_experiments(
-            benchmark(), tmp_path / "a" / "run", settings=Settings(neighbors=120), backend="numpy"
+            benchmark(),
+            tmp_path / "a" / "run",
+            settings=ExperimentSettings(neighbors=120),
+            backend="numpy",
         )
     strange = replace(benchmark(), query_labels=np.full(benchmark().m, 99))
     with pytest.raises(ValueError, match="no query has a relevant item"):
@@ -170,7 +173,7 @@ def test_an_unknown_engine_leaves_no_folder(tmp_path):
 @pytest.mark.parametrize("name", ["neighbors", "rank", "spectral_rank"])
 def test_settings_of_nothing_are_refused(name):
     with pytest.raises(ValueError, match=f"{name} must be at least 1; got 0"):
-        Settings(**{name: 0})
+        ExperimentSettings(**{name: 0})
 
 
 def test_restarting_measures_everything_anew(folder, monkeypatch):
@@ -248,7 +251,9 @@ def exact_ids(data):
 @pytest.mark.parametrize("small", [True, False])
 def test_ranks_are_cut_to_what_the_graph_has(tmp_path, monkeypatch, small):
     monkeypatch.setattr(experiments, "_DENSE_ITEMS", 200 if small else 20)
-    large = Settings(neighbors=8, rank=80, spectral_rank=5000, ranks=(30, 90), steps=(1, 5))
+    large = ExperimentSettings(
+        neighbors=8, rank=80, spectral_rank=5000, ranks=(30, 90), steps=(1, 5)
+    )
     with monkeypatch.context() as patch:
         Counted(patch, stop_after=0)
         with pytest.raises(KeyboardInterrupt):

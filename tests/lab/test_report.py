@@ -13,7 +13,7 @@ import pytest
 
 from hybrid_gpu.lab.chart_panels import Contours, Panel, Series
 from hybrid_gpu.lab.report import write_report
-from hybrid_gpu.lab.report_sections import Section
+from hybrid_gpu.lab.report_sections import ReportSection
 
 HOSTILE = (
     '<script>alert("1")</script> a|b \\| `c` *d* [e](f) <!-- & &amp;\n\n# g\r\n| - | $h$ ~i~ _j_'
@@ -32,7 +32,7 @@ def _panel(title="by time"):
 
 def _section(name="table-1", rows=ROWS, **options):
     values = {"title": f"Title of {name}", "text": "One.\n\nTwo\nlines."}
-    return Section(name, rows=rows, **(values | options))
+    return ReportSection(name, rows=rows, **(values | options))
 
 
 def _write(folder, *sections, **options):
@@ -158,7 +158,7 @@ def test_report_holds_everything_in_order(tmp_path):
     written = {report.markdown, report.html, *report.tables, *report.pictures}
     assert set(tmp_path.iterdir()) == written
     assert repr(report).endswith("report.html', 1 tables, 2 pictures)")
-    assert repr(sections[0]) == "Section('figure-1', 0 rows, 1 panels)"
+    assert repr(sections[0]) == "ReportSection('figure-1', 0 rows, 1 panels)"
 
 
 def test_pages_show_hostile_text_as_text(tmp_path):

@@ -890,7 +890,9 @@ def few_trials(monkeypatch):
         "shortlists": (0.5,),
         "items_per_group": (50,),
     }
-    monkeypatch.setattr(experiments.ExperimentSettings, "quick", lambda self: replace(self, **small))
+    monkeypatch.setattr(
+        experiments.ExperimentSettings, "quick", lambda self: replace(self, **small)
+    )
 
 
 def paper_command(folder, output, *more):

@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 import scipy.sparse as sparse
 from conftest import TOLERANCE, changed, path, random_affinity, two_cliques
+from scipy.sparse.linalg import splu
 
 import hybrid_gpu as hg
 from hybrid_gpu import reference
@@ -508,8 +509,8 @@ def rings(rng, count=20, points=70, d=16):
 def test_small_components_do_not_run_away_in_single_precision(backend, rng, alpha):
     index = hg.build_index(rings(rng), neighbors=50, alpha=alpha, backend=backend)
     items = np.arange(0, 1400, 31)
-    system = np.eye(1400) - alpha * reference.normalize(affinity_of(index, backend)).toarray()
-    exact = (1 - alpha) * np.linalg.solve(system, np.eye(1400)[:, items])
+    system = sparse.eye_array(1400) - alpha * reference.normalize(affinity_of(index, backend))
+    exact = (1 - alpha) * splu(system.tocsc()).solve(np.eye(1400)[:, items])
     for steps in (7, 15, 40):
         found = index.search_items(items, k=1400, method="hybrid", steps=steps)
         scores = np.empty((items.size, 1400))

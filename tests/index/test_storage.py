@@ -1,3 +1,4 @@
+import functools
 import json
 import os
 import shutil
@@ -26,12 +27,19 @@ def queries(rng):
     return clustered_vectors(rng, n=3)
 
 
-@pytest.fixture
-def index(backend, rng, dtype):
+@functools.cache
+def with_columns(backend, dtype):
+    vectors = clustered_vectors(np.random.default_rng(31))
     index = hg.build_index(
-        clustered_vectors(rng), neighbors=5, basis="eigen", rank=7, dtype=dtype, backend=backend
+        vectors, neighbors=5, basis="eigen", rank=7, dtype=dtype, backend=backend
     )
     return index.precompute(keep=30)
+
+
+@pytest.fixture
+def index(backend, dtype):
+    """An index that has everything; it never changes, so it is made once."""
+    return with_columns(backend, dtype)
 
 
 @pytest.fixture

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -24,6 +25,7 @@ BOTTOM = ("hybrid_gpu.backends.protocol", "hybrid_gpu.kernels", "hybrid_gpu.data
 # These need an optional package, and are imported when it is asked for.
 LATE = ("hybrid_gpu.backends.cupy_backend", "hybrid_gpu.backends.cuda")
 MOST_LINES = 400
+MOST_POSITIONAL = 6
 
 
 def modules():
@@ -94,6 +96,29 @@ def hidden_imports(name, source):
     ]
 
 
+def long_signatures(name, source):
+    """Functions that take more by position than anybody can keep apart, one line for each."""
+    found = []
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.FunctionDef):
+            given = [*node.args.posonlyargs, *node.args.args]
+            count = sum(argument.arg not in ("self", "cls") for argument in given)
+            if count > MOST_POSITIONAL:
+                found.append(f"{name}, line {node.lineno}: {node.name} takes {count} by position")
+    return found
+
+
+def repeated_classes(sources):
+    """Names of classes, private or not, that several modules use."""
+    names = Counter(
+        node.name.strip("_")
+        for source in sources
+        for node in ast.walk(ast.parse(source))
+        if isinstance(node, ast.ClassDef)
+    )
+    return [name for name, count in names.items() if count > 1]
+
+
 def violations(check):
     return [line for name, path in modules() for line in check(name, path.read_text())]
 
@@ -115,6 +140,17 @@ def test_modules_outside_the_lab_are_short():
     lengths = {name: len(path.read_text().splitlines()) for name, path in modules()}
     long = {name: length for name, length in lengths.items() if length > MOST_LINES}
     refuse([f"{name}: {length} lines" for name, length in long.items() if place_of(name) != "lab"])
+
+
+def test_functions_take_a_record_in_the_place_of_many_parameters():
+    refuse(violations(long_signatures))
+    assert len(long_signatures("a", "def f(self, a, b, c, d, e, f, g, *, h): ...")) == 1
+    assert not long_signatures("a", "def f(self, a, b, c, d, e, f, *, g, h): ...")
+
+
+def test_one_name_is_one_class():
+    refuse(repeated_classes(path.read_text() for _, path in modules()))
+    assert repeated_classes(["class Plan: ...", "class A: ...\nclass _Plan: ..."]) == ["Plan"]
 
 
 def test_every_package_says_what_it_is():

@@ -305,6 +305,7 @@ def check_choice(value: Any, what: str, choices: tuple[str, ...]) -> str:
 
 
 def _as_floats(values: Any, what: str, *, dtype: str, backend: Backend) -> Array:
+    """An array of floats on the backend, in the given precision."""
     values = _as_array(values, what, backend)
     name = dtype_name(values.dtype)
     if name not in ("float16", "float32", "float64"):
@@ -318,6 +319,7 @@ def _as_floats(values: Any, what: str, *, dtype: str, backend: Backend) -> Array
 
 
 def _as_integers(values: Any, what: str, *, backend: Backend) -> Array:
+    """A non-empty array of int64 on the backend."""
     values = _as_array(values, what, backend)
     name = dtype_name(values.dtype)
     if 0 in values.shape:

@@ -207,6 +207,7 @@ def _all_blas() -> tuple[_Blas, ...]:
 
 
 def _blas_of(library: Any) -> _Blas:
+    """How to ask a BLAS for its number of threads, and how to set it."""
     if library.internal_api == "mkl" or getattr(library, "threading_layer", "") == "openmp":
         return _Blas(library.get_num_threads, library.set_num_threads, per_thread=True)
     if library.internal_api == "openblas":

@@ -107,6 +107,7 @@ class EigenBasis:
 
     @on_own_device
     def _deflated(self, signal: Array, inverse: CoarseInverse, alpha: float) -> Deflated:
+        """What is left of a signal when its part in the span is solved."""
         xp, restricted = self.backend.xp, self.restrict(signal)
         coefficients = inverse.alone * restricted
         # Not U Lambda c: vectors of low precision are eigenvectors only nearly.

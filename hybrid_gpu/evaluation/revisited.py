@@ -168,6 +168,7 @@ def _score(
     found: Sequence[_KnownItems],
     depths: Sequence[int],
 ) -> Score:
+    """The measures of one setup, the mean over the queries that have something to find in it."""
     wanted, ignored = _SETUPS[setup]
     values = np.full(len(lists), np.nan)
     precisions = np.full((len(lists), len(depths)), np.nan)

@@ -208,6 +208,7 @@ def _known(numbers: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def _interval(values: NDArray[np.float64], confidence: float, samples: int, seed: int) -> Interval:
+    """The mean of the values and its interval, by drawing queries again and again."""
     level = check_number(confidence, "confidence")
     if not 0 < level < 1:
         raise ValueError(f"confidence must lie between 0 and 1; got {level}. 0.95 is usual.")

@@ -209,6 +209,7 @@ class _Creation:
         raise AssertionError("the last try returns or raises")
 
     def _make_folders(self) -> None:
+        """Make the folders of the path that are missing, and remember them."""
         missing, folder = [], self._path
         while not os.path.exists(folder):
             missing.append(folder)

@@ -79,6 +79,7 @@ def best_first(lists: Neighbors, backend: Backend) -> Neighbors:
 
 
 def _best_first(lists: Neighbors, rows: slice, backend: Backend) -> tuple[Array, Array]:
+    """Some lists by similarity; repeated ids and the item itself become -1 at the end."""
     xp, take = backend.xp, backend.xp.take_along_axis
     ids, values = lists.ids[rows, :], lists.similarities[rows, :]
     # By similarity, and then by id: a repeated one stands beside itself, its best entry first.

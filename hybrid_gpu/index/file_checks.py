@@ -61,6 +61,7 @@ def check_parameters(parameters: Any, fault: Fault) -> None:
 
 
 def _check_values_of(parameters: Any) -> None:
+    """Refuse parameters of a header that no index can have."""
     check_count(_object(parameters, "parameters")["n"], "n", high=_MOST_ITEMS)
     check_alpha(parameters["alpha"])
     check_positive(parameters["gamma"], "gamma")

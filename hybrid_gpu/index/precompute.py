@@ -238,6 +238,7 @@ def _reserve(
     shape: tuple[int, int],
     dtypes: tuple[np.dtype[Any], np.dtype[Any]],
 ) -> None:
+    """Files of the full size for columns to come, so that the disk cannot fill up on the way."""
     for name, dtype in zip(_array_files(mark), dtypes, strict=True):
         with open(folder / name, "xb") as file:
             head = write_head(file, dtype, shape)

@@ -81,6 +81,7 @@ class _Parts:
                 raise
 
     def _take_all(self, state: IndexState, number: int) -> None:
+        """Answer one waiting part after the other on a device, until none is left."""
         request = self._request
         try:
             while True:

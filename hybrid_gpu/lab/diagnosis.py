@@ -132,6 +132,7 @@ def _optional(package: str, purpose: str, install: str) -> Finding:
 
 
 def _choice() -> Finding:
+    """What backend='auto' takes here, and why."""
     requested = os.environ.get("HYBRID_GPU_BACKEND")
     try:
         chosen: Any = select_backend("auto").name

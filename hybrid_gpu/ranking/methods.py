@@ -59,6 +59,7 @@ def _query_expansion(state: IndexState, first_stage: FirstStage, request: Reques
 
 
 def _temporal(state: IndexState, first_stage: FirstStage, request: Request) -> Solution:
+    """Conjugate gradients on the whole graph, without a basis: eq. (temporal)."""
     solution = diffused(
         state.graph.adjacency,
         _right_side(state, first_stage),
@@ -71,6 +72,7 @@ def _temporal(state: IndexState, first_stage: FirstStage, request: Request) -> S
 
 
 def _hybrid(state: IndexState, first_stage: FirstStage, request: Request) -> Solution:
+    """Conjugate gradients outside the span of the basis, which is solved apart."""
     basis, alpha = state.basis, request.filter.resolvent
     right_side = _right_side(state, first_stage)
     adjacency, backend = state.graph.adjacency, state.backend

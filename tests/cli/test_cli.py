@@ -572,13 +572,15 @@ def test_demo_as_json_measures_memory_and_accuracy(short_demo, tmp_path):
     assert not list(tmp_path.iterdir())
 
 
+def nothing_measured(benchmark, **options):
+    """A comparison for those to whom only its picture counts."""
+    index = hg.build_index(benchmark.descriptors, neighbors=10, backend="numpy")
+    return comparison.MethodComparison(index, {})
+
+
 def test_demo_without_matplotlib_says_how_to_get_it(short_demo, monkeypatch, tmp_path):
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
-    compared = demo.compare_methods
-    # Only the picture counts here.
-    monkeypatch.setattr(
-        demo, "compare_methods", lambda *a, **o: replace(compared(*a, **o), measurements={})
-    )
+    monkeypatch.setattr(demo, "compare_methods", nothing_measured)
     result = run(*short_demo, "--json")
     assert result.exit_code == 0
     assert json.loads(result.stdout)["picture"] is None
@@ -597,10 +599,7 @@ def test_demo_refuses_a_picture_of_no_format_before_the_work(short_demo, monkeyp
 
 
 def test_demo_draws_a_picture_whose_name_has_no_ending(short_demo, monkeypatch, tmp_path):
-    compared = demo.compare_methods
-    monkeypatch.setattr(
-        demo, "compare_methods", lambda *a, **o: replace(compared(*a, **o), measurements={})
-    )
+    monkeypatch.setattr(demo, "compare_methods", nothing_measured)
     run_well(*short_demo, "--plot", "picture")
     assert (tmp_path / "picture").read_bytes().startswith(b"\x89PNG")
 
@@ -916,7 +915,7 @@ def test_paper_writes_a_report_and_goes_on_where_it_was(
     }
     # A second time, nothing is left to measure, and the answer is the same.
     monkeypatch.setattr(experiments, "measure", None)
-    again = run_json(*paper_command(own_data, output))
+    again = run_json(*paper_command(own_data, output, "--no-plots"))
     assert again["run"]["benchmark"]["items"] == 100
     assert again["report"] == str(output / "report.html")
 

@@ -46,7 +46,7 @@ MSVC_FLAGS = ["/std:c11", "/O2", "/fp:precise"]
 def checksum() -> int:
     """Of all sources: the library tells by it what it was built from (see native.py)."""
     value = 0
-    for path in sorted((*SOURCES.glob("*.c"), *SOURCES.glob("*.h"))):
+    for path in sorted(SOURCES.glob("*.[ch]"), key=lambda path: path.name):
         value = zlib.crc32(path.read_bytes(), value)
     return value
 

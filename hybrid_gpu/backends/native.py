@@ -14,12 +14,12 @@ import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
+from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from hybrid_gpu import kernels  # type: ignore[attr-defined]  # stands beside, see pyproject
 from hybrid_gpu.backends.protocol import HostArray
 from hybrid_gpu.errors import BackendUnavailableError
 
@@ -122,9 +122,11 @@ def _loaded(path: Path) -> CoreState:
 
 def source_checksum() -> int:
     """The checksum of the sources that are installed; ``setup.py`` has the same."""
-    folder, value = Path(kernels.__file__).parent / "cpu", 0
-    for path in sorted((*folder.glob("*.c"), *folder.glob("*.h"))):
-        value = zlib.crc32(path.read_bytes(), value)
+    sources = (files("hybrid_gpu.kernels") / "cpu").iterdir()
+    named = {path.name: path for path in sources if path.name.endswith((".c", ".h"))}
+    value = 0
+    for name in sorted(named):
+        value = zlib.crc32(named[name].read_bytes(), value)
     return value
 
 

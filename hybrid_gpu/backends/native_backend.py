@@ -3,12 +3,21 @@
 from __future__ import annotations
 
 import numpy as np
+from numpy.typing import NDArray
 
-from hybrid_gpu.backends import native_steps
+from hybrid_gpu.backends import native_graph, native_steps
 from hybrid_gpu.backends.csr_matrix import CsrMatrix
 from hybrid_gpu.backends.native import Core, lie_apart, native_core
 from hybrid_gpu.backends.numpy_backend import NumpyBackend
-from hybrid_gpu.backends.protocol import Array, HostArray, Product, SparseMatrix, Update
+from hybrid_gpu.backends.protocol import (
+    Array,
+    Edges,
+    HostArray,
+    Numbering,
+    Product,
+    SparseMatrix,
+    Update,
+)
 
 _REALS = ("float32", "float64")
 
@@ -64,6 +73,23 @@ class NativeBackend(NumpyBackend):
         if not _alike(left, right):
             return super().column_dots(left, right)
         return native_steps.column_dots(self.core, left, right)
+
+    def mutual_edges(self, ids: Array, similarities: Array) -> Edges:
+        known = ids.dtype.name == "int64" and similarities.dtype.name in _REALS
+        if not known or ids.size == 0 or len(ids) >= 2**31:
+            return super().mutual_edges(ids, similarities)
+        lists = np.ascontiguousarray(ids), np.ascontiguousarray(similarities)
+        return native_graph.mutual_edges(self.core, *lists)
+
+    def connected_components(self, matrix: SparseMatrix) -> NDArray[np.int32]:
+        if not _fits(matrix, matrix.data) or matrix.shape[0] >= 2**31:
+            return super().connected_components(matrix)
+        return native_graph.connected_components(self.core, matrix)
+
+    def reordered(self, matrix: SparseMatrix, numbering: Numbering) -> SparseMatrix:
+        if not _fits(matrix, matrix.data):
+            return super().reordered(matrix, numbering)
+        return native_graph.reordered(self.core, matrix, numbering)
 
 
 def host_backend() -> NumpyBackend:

@@ -9,7 +9,9 @@
 /* Columns of one row that are added up in local sums before they go to the caller's. */
 #define HG_NARROW 64
 /* Entries of the matrix ahead of which gathered rows are asked for. */
-#define HG_AHEAD 12
+#ifndef HG_AHEAD
+#define HG_AHEAD 16
+#endif
 
 #define HG_PASTE_(a, b) a##_##b
 #define HG_PASTE(a, b) HG_PASTE_(a, b)

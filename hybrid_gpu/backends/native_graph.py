@@ -14,7 +14,8 @@ from hybrid_gpu.backends.threads import for_each
 _TILE_ROWS = 4096
 
 _SORTED_LISTS = (INTEGER, INTEGER, INTEGER, *(POINTER,) * 5)
-_LISTED_BACK = (INTEGER, INTEGER, INTEGER, *(POINTER,) * 5)
+_LISTED_BACK = (INTEGER, INTEGER, INTEGER, *(POINTER,) * 4)
+_COUNT_BACK = (INTEGER, INTEGER, INTEGER, POINTER, POINTER, POINTER)
 _MUTUAL_EDGES = (INTEGER, INTEGER, INTEGER, *(POINTER,) * 8)
 _COMPONENTS = (INTEGER, POINTER, POINTER, POINTER)
 _REORDER = (INTEGER, INTEGER, *(POINTER,) * 8)
@@ -26,7 +27,7 @@ def mutual_edges(core: Core, ids: HostArray, similarities: HostArray) -> Edges:
     if n >= 2**31 or (ids.size and int(ids.max()) >= n):
         raise ValueError(f"ids must be below the number of lists, {n}, and that below 2**31.")
     columns, counts = np.empty((n, k), np.int32), np.empty(n, np.int32)
-    weights, back = np.empty((2, n, k), like)
+    weights, back = np.empty((n, k), like), np.zeros((n, k), like)
     given = (
         address(ids, "ids", "int64", (n, k)),
         address(similarities, "similarities", like, (n, k)),
@@ -34,6 +35,7 @@ def mutual_edges(core: Core, ids: HostArray, similarities: HostArray) -> Edges:
     sorted_lists = columns.ctypes.data, weights.ctypes.data, counts.ctypes.data
     sort = core.function("hg_sorted_lists", _SORTED_LISTS, similarities)
     look = core.function("hg_listed_back", _LISTED_BACK, similarities)
+    count = core.function("hg_count_back", _COUNT_BACK, similarities)
     fill = core.function("hg_mutual_edges", _MUTUAL_EDGES, similarities)
     tiles = _tiles(n)
 
@@ -44,7 +46,8 @@ def mutual_edges(core: Core, ids: HostArray, similarities: HostArray) -> Edges:
     for_each(arrange, tiles)
     bounds = np.zeros(n + 1, np.int64)
     returned, found = back.ctypes.data, bounds.ctypes.data + 8
-    for_each(lambda tile: look(*tile, k, *sorted_lists, returned, found), tiles)
+    for_each(lambda tile: look(*tile, k, *sorted_lists, returned), tiles)
+    for_each(lambda tile: count(*tile, k, counts.ctypes.data, returned, found), tiles)
     np.cumsum(bounds, out=bounds)
     edges = Edges(*(np.empty(int(bounds[-1]), kind) for kind in (np.int64, np.int64, np.float64)))
     parts = tuple(part.ctypes.data for part in (bounds, edges.rows, edges.columns, edges.weights))

@@ -33,28 +33,42 @@ HG_EXPORT int64_t LISTS(hg_sorted_lists)(int64_t first, int64_t last, int64_t k,
     return 0;
 }
 
-/* The weight `back` (n, k) that the other end gives to each entry of sorted lists, 0 if it does not
- * list the item; `found` (n,) tells how many do. */
+/* Find the edges that both ends list: the weight that the other end gives to an entry of the sorted
+ * lists goes to its place in `back` (n, k), which is 0 before. Every edge is looked for once, by its
+ * lower end, which writes for both: no two calls write to the same place. */
 HG_EXPORT void LISTS(hg_listed_back)(int64_t first, int64_t last, int64_t k, const int32_t *columns,
-                                     const REAL *weights, const int32_t *counts, REAL *back,
-                                     int64_t *found) {
+                                     const REAL *weights, const int32_t *counts, REAL *back) {
     for (int64_t i = first; i < last; i++) {
         const int32_t *row = columns + i * k;
-        int64_t both = 0;
-        for (int32_t s = 0; s < counts[i]; s++)
-            for (int64_t ahead = 0; ahead < k; ahead += 16) HG_PREFETCH(columns + row[s] * k + ahead);
-        for (int32_t s = 0; s < counts[i]; s++) {
-            const int32_t *list = columns + row[s] * k;
-            int64_t low = 0, high = counts[row[s]];
+        int32_t start = 0;
+        while (start < counts[i] && row[start] < i) start++;
+        /* Lists lie anywhere: ask for all of them before the first is read. */
+        for (int32_t s = start; s < counts[i]; s++)
+            for (int64_t ahead = 0; ahead < counts[row[s]]; ahead += 16)
+                HG_PREFETCH(columns + row[s] * k + ahead);
+        for (int32_t s = start; s < counts[i]; s++) {
+            const int64_t other = row[s] * k, count = counts[row[s]];
+            const int32_t *list = columns + other;
+            int64_t low = 0, high = count;
             while (low < high) {
                 const int64_t middle = (low + high) / 2;
                 if (list[middle] < i) low = middle + 1;
                 else high = middle;
             }
-            const int listed = low < counts[row[s]] && list[low] == i;
-            back[i * k + s] = listed ? weights[row[s] * k + low] : 0;
-            both += listed;
+            if (low < count && list[low] == i) {
+                back[i * k + s] = weights[other + low];
+                back[other + low] = weights[i * k + s];
+            }
         }
+    }
+}
+
+/* How many entries of each list (n,) are listed back. */
+HG_EXPORT void LISTS(hg_count_back)(int64_t first, int64_t last, int64_t k, const int32_t *counts,
+                                    const REAL *back, int64_t *found) {
+    for (int64_t i = first; i < last; i++) {
+        int64_t both = 0;
+        for (int32_t s = 0; s < counts[i]; s++) both += back[i * k + s] > 0;
         found[i] = both;
     }
 }

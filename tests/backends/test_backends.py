@@ -14,13 +14,14 @@ import hybrid_gpu as hg
 from hybrid_gpu.backends import csr_matrix, numpy_backend, protocol
 from hybrid_gpu.backends.csr_matrix import _balanced_bounds
 from hybrid_gpu.backends.generic import GenericBackend
+from hybrid_gpu.backends.native_backend import NativeBackend
 from hybrid_gpu.backends.numpy_backend import NumpyBackend, is_on_host
 from hybrid_gpu.backends.protocol import Backend
 from hybrid_gpu.graph import neighbors
 from hybrid_gpu.graph.affinity import numbering_of
 from hybrid_gpu.index.search import lives_here
 
-KINDS = [NumpyBackend, StrictBackend]
+KINDS = [NumpyBackend, NativeBackend, StrictBackend]
 if importlib.util.find_spec("cupy"):
     from hybrid_gpu.backends.cupy_backend import CupyBackend
 

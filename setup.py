@@ -105,7 +105,9 @@ class AnyPython(bdist_wheel):
         return "py3", "none", super().get_tag()[2] if built else "any"
 
 
-setup(
-    ext_modules=[] if CHOICE == "0" else [Extension(LIBRARY, sources=[], optional=CHOICE != "1")],
-    cmdclass={"build_ext": BuildCore, "bdist_wheel": AnyPython},
-)
+if __name__ == "__main__":  # tools/native_checks.py takes the flags from here
+    core = Extension(LIBRARY, sources=[], optional=CHOICE != "1")
+    setup(
+        ext_modules=[] if CHOICE == "0" else [core],
+        cmdclass={"build_ext": BuildCore, "bdist_wheel": AnyPython},
+    )

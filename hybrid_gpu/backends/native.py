@@ -24,7 +24,8 @@ from hybrid_gpu.backends.protocol import HostArray
 from hybrid_gpu.errors import BackendUnavailableError
 
 INTEGER, REAL, POINTER = ctypes.c_int64, ctypes.c_double, ctypes.c_void_p
-_LIBRARY = "libhybrid_gpu.dll" if sys.platform == "win32" else "libhybrid_gpu.so"
+_ENDING = ".dll" if sys.platform == "win32" else ".so"
+_LIBRARY = Path(__file__).with_name(f"libhybrid_gpu{_ENDING}")
 # By what hg_cpu_level returns; a level that the compiler did not know is not in the library.
 _LEVELS = ("plain", "avx2", "avx512")
 _BUILD = "with a C compiler installed, in a clone of hybrid-gpu: pip install -e ."
@@ -95,7 +96,7 @@ def core_state() -> CoreState:
     wish = os.environ.get("HYBRID_GPU_NATIVE", "")
     if wish == "0":
         return CoreState(None, "switched off by HYBRID_GPU_NATIVE=0", "unset HYBRID_GPU_NATIVE")
-    state = _loaded(Path(__file__).with_name(_LIBRARY))
+    state = _loaded(_LIBRARY)
     if state.core is None and wish == "1":
         raise BackendUnavailableError(
             f"HYBRID_GPU_NATIVE=1 asks for the native core, which is {state.reason}. "

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+from pathlib import Path
 
 import array_api_compat.numpy as xp
 import numpy as np
@@ -422,7 +423,7 @@ def test_core_is_switched_off_and_insisted_on(monkeypatch):
         assert native.core_level() == "none"
         native.core_state.cache_clear()
         monkeypatch.setenv("HYBRID_GPU_NATIVE", "1")
-        monkeypatch.setattr(native, "_LIBRARY", "nowhere.so")
+        monkeypatch.setattr(native, "_LIBRARY", Path("nowhere.so"))
         with pytest.raises(hg.BackendUnavailableError, match="native core, which is not built"):
             native.native_core()
     finally:
@@ -431,7 +432,7 @@ def test_core_is_switched_off_and_insisted_on(monkeypatch):
 
 def test_library_of_other_sources_is_not_used(core, monkeypatch, tmp_path):
     monkeypatch.setattr(native, "source_checksum", lambda: core.library.hg_sources() ^ 1)
-    state = native._loaded(native.Path(core.library._name))
+    state = native._loaded(Path(core.library._name))
     assert state.core is None
     assert "other sources" in state.reason
     broken = tmp_path / "broken.so"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from hybrid_gpu.backends import native_graph, native_steps
+from hybrid_gpu.backends import native_graph, native_select, native_steps
 from hybrid_gpu.backends.csr_matrix import CsrMatrix
 from hybrid_gpu.backends.native import Core, lie_apart, native_core
 from hybrid_gpu.backends.numpy_backend import NumpyBackend
@@ -16,6 +16,7 @@ from hybrid_gpu.backends.protocol import (
     Numbering,
     Product,
     SparseMatrix,
+    TopK,
     Update,
 )
 
@@ -73,6 +74,11 @@ class NativeBackend(NumpyBackend):
         if not _alike(left, right):
             return super().column_dots(left, right)
         return native_steps.column_dots(self.core, left, right)
+
+    def top_k(self, scores: Array, k: int, numbering: Numbering | None = None) -> TopK:
+        if not native_select.suits(scores, k):
+            return super().top_k(scores, k, numbering)
+        return native_select.top_k(self.core, scores, k, numbering)
 
     def mutual_edges(self, ids: Array, similarities: Array) -> Edges:
         known = ids.dtype.name == "int64" and similarities.dtype.name in _REALS

@@ -288,6 +288,46 @@ def test_reordered_rows_are_the_generic_ones(backend, dtype, index, n):
         assert np.array_equal(getattr(found, name), getattr(expected, name))
 
 
+def scores_of(rng, m, n, kind):
+    """Scores of one kind: all different, few different ones, or with what is no number."""
+    if kind == "different":
+        return rng.standard_normal((m, n))
+    scores = rng.integers(0, 4, (m, n)) * 0.5
+    if kind == "special":
+        scores[rng.random((m, n)) < 0.05] = np.inf
+        scores[rng.random((m, n)) < 0.05] = -np.inf
+        scores[rng.random((m, n)) < 0.2] = -0.0
+    return scores
+
+
+@pytest.mark.parametrize("kind", ["different", "equal", "special"])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("by_columns", [False, True])
+@pytest.mark.parametrize(("m", "n", "k"), [(1, 16, 1), (3, 100, 6), (16, 400, 25), (37, 333, 20)])
+def test_best_entries_are_the_generic_ones(backend, kind, dtype, by_columns, m, n, k):
+    rng = np.random.default_rng(m * n)
+    scores = scores_of(rng, m, n, kind).astype(dtype)
+    scores = np.asfortranarray(scores) if by_columns else scores
+    for numbering in (None, numbering_of(rng.permutation(n), Generic())):
+        found, expected = (one.top_k(scores, k, numbering) for one in (backend, Generic()))
+        assert found.ids.dtype == np.int64
+        assert np.array_equal(found.ids, expected.ids)
+        assert found.scores.dtype == scores.dtype
+        assert np.array_equal(found.scores, expected.scores)
+
+
+@pytest.mark.parametrize("place", [0, 5, 300])
+@pytest.mark.parametrize("by_columns", [False, True])
+def test_nan_is_among_the_best(backend, place, by_columns):
+    scores = np.random.default_rng(13).random((20, 500)).astype(np.float32)
+    scores[:, place] = np.nan
+    scores = np.asfortranarray(scores) if by_columns else scores
+    best = backend.top_k(scores, 10)
+    assert np.isnan(best.scores[:, 0]).all()
+    assert (best.ids[:, 0] == place).all()
+    assert not np.isnan(best.scores[:, 1:]).any()
+
+
 def level_of(rng, nodes, edges, weights):
     ends = rng.integers(0, nodes, (2, edges))
     ends = np.unique(np.sort(ends[:, ends[0] != ends[1]], axis=0), axis=1)

@@ -19,6 +19,7 @@ from rich.console import Console
 from rich.table import Table
 
 from hybrid_gpu import Ranking, select_backend
+from hybrid_gpu.backends.native import core_level
 
 RESULTS = Path(__file__).parent / "results"
 
@@ -109,6 +110,7 @@ def machine() -> dict[str, Any]:
     return {
         "cpu": _cpu_name(),
         "cores": os.cpu_count(),
+        "native": core_level(),
         "gpu": _gpu_names(),
         "python": platform.python_version(),
         **{name: version(name) for name in ("numpy", "scipy", "hybrid-gpu")},

@@ -1,4 +1,4 @@
-"""CUDA C sources of the GPU backend; they are compiled on first use, never at install time."""
+"""C sources: CUDA kernels, compiled on first use, and the CPU's core, compiled at install."""
 
 from __future__ import annotations
 

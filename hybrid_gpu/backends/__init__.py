@@ -11,7 +11,7 @@ from typing import Any, ParamSpec, TypeVar
 
 import array_api_compat
 
-from hybrid_gpu.backends.numpy_backend import NumpyBackend
+from hybrid_gpu.backends.native_backend import host_backend
 from hybrid_gpu.backends.protocol import Array, Backend, SparseMatrix
 from hybrid_gpu.errors import BackendUnavailableError, install_line
 
@@ -32,8 +32,6 @@ Result = TypeVar("Result")
 
 # Runs with drivers for CUDA 13, too; docs/gpu.md tells who wants cuda13.
 INSTALL_CUPY = install_line("cuda12")
-
-_NUMPY = NumpyBackend()
 
 
 def select_backend(backend: str | Backend = "auto", *, like: Any = None) -> Backend:
@@ -72,7 +70,7 @@ def select_backend(backend: str | Backend = "auto", *, like: Any = None) -> Back
             return _cupy(int(like.device.id))
         name = os.environ.get("HYBRID_GPU_BACKEND") or _best_name()
     if name == "numpy":
-        return _NUMPY
+        return _numpy()
     kind, _, number = name.partition(":")
     if kind == "cupy" and (number.isdecimal() or name == "cupy"):
         return _cupy(int(number or 0))
@@ -86,7 +84,7 @@ def all_devices() -> tuple[Backend, ...]:
     """
     if os.environ.get("HYBRID_GPU_BACKEND"):
         return (select_backend("auto"),)
-    return tuple(_cupy(number) for number in range(_gpu_count())) or (_NUMPY,)
+    return tuple(_cupy(number) for number in range(_gpu_count())) or (_numpy(),)
 
 
 def backend_of(array: Any) -> Backend:
@@ -101,7 +99,7 @@ def backend_of(array: Any) -> Backend:
     """
     if array_api_compat.is_cupy_array(array):
         return _cupy(int(array.device.id))
-    return _NUMPY
+    return _numpy()
 
 
 def on_device(
@@ -176,6 +174,10 @@ def _gpu_count() -> int:
     except ImportError:  # CuPy without the CUDA libraries that it needs
         return 0
     return device_count()
+
+
+# The native core is loaded when a backend is first asked for, not at import.
+_numpy = cache(host_backend)
 
 
 @cache

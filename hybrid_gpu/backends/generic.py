@@ -50,6 +50,21 @@ class GenericBackend(ABC):
     def matmul(self, left: Array, right: Array) -> Array:
         return self.xp.matmul(left, right)
 
+    def reordered(self, matrix: SparseMatrix, numbering: Numbering) -> SparseMatrix:
+        xp, (n, _) = self.xp, matrix.shape
+        items = xp.arange(n + 1, dtype=xp.int64, device=self.device)
+        lengths = xp.astype(matrix.indptr[1:] - matrix.indptr[:-1], xp.int64)
+        rows = xp.take(numbering.places, xp.repeat(items[:-1], lengths))
+        columns = xp.take(numbering.places, xp.astype(matrix.indices, xp.int64))
+        moved = xp.argsort(rows * n + columns)
+        kind = matrix.indices.dtype
+        return self.csr(
+            xp.take(matrix.data, moved),
+            xp.astype(xp.take(columns, moved), kind),
+            xp.astype(xp.searchsorted(xp.take(rows, moved), items), kind),
+            matrix.shape,
+        )
+
     def subtract_spmm(self, values: Array, matrix: SparseMatrix, dense: Array) -> Array:
         return values - self.spmm(matrix, dense)
 

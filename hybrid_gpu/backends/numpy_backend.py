@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
-from itertools import pairwise
 from typing import Any
 
 import array_api_compat
@@ -15,6 +13,7 @@ import scipy.sparse.csgraph
 import scipy.sparse.linalg
 from numpy.typing import NDArray
 
+from hybrid_gpu.backends.csr_matrix import CsrMatrix
 from hybrid_gpu.backends.dense_product import dense_product
 from hybrid_gpu.backends.generic import GenericBackend
 from hybrid_gpu.backends.host_memory import available_host_bytes
@@ -30,7 +29,7 @@ from hybrid_gpu.backends.protocol import (
     Update,
 )
 from hybrid_gpu.backends.row_selection import best_of_row
-from hybrid_gpu.backends.threads import for_each, thread_count
+from hybrid_gpu.backends.threads import for_each
 from hybrid_gpu.errors import DeviceMismatchError
 
 # DLPack's numbers for memory that the host can read: kDLCPU and kDLCUDAHost.
@@ -38,37 +37,12 @@ _HOST_DEVICES = (1, 3)
 # Starting threads costs more than an operation on fewer entries.
 _WORTH_THREADS = 200_000
 # A tile is what a core's cache holds, about a megabyte in float32, and large beside the cost of a
-# call. Matrices are cut into tiles of so many rows, which pay from so many columns on.
-_TILE_ENTRIES, _TILE_ROWS, _TILE_COLUMNS = 262_144, 2048, 64
+# call.
+_TILE_ENTRIES = 262_144
 # Entries of k-NN lists that are sorted and matched at a time.
 _LIST_ENTRIES = 1 << 16
 # Entries of a row that are worth a pass of their own when columns are added up.
 _ROW_ENTRIES = 64
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _RowBlocks:
-    """A CSR matrix, and the same matrix cut into blocks of rows.
-
-    Attributes
-    ----------
-    blocks
-        One for each thread, behind the number of its first row.
-    tiles
-        Smaller ones: a product with them is still in the cache when the next operation wants it.
-    """
-
-    data: HostArray
-    indices: HostArray
-    indptr: HostArray
-    shape: tuple[int, int]
-    blocks: tuple[tuple[int, Any], ...]
-    tiles: tuple[tuple[int, Any], ...]
-
-    def parts(self, columns: int) -> tuple[tuple[int, Any], ...]:
-        """Rows whose products stay in the cache until they are used."""
-        # With few columns, the calls would cost more than the products.
-        return self.tiles if columns >= _TILE_COLUMNS else self.blocks
 
 
 class NumpyBackend(GenericBackend):
@@ -87,24 +61,13 @@ class NumpyBackend(GenericBackend):
     def csr(
         self, data: Array, indices: Array, indptr: Array, shape: tuple[int, int]
     ) -> SparseMatrix:
-        def cut(parts: int) -> tuple[tuple[int, Any], ...]:
-            bounds = _balanced_bounds(indptr, parts)
-            return tuple(
-                (start, _rows_of(data, indices, indptr, shape[1], start, stop))
-                for start, stop in pairwise(bounds)
-            )
-
-        blocks = cut(thread_count())
-        tiles = -(-shape[0] // _TILE_ROWS)
-        return _RowBlocks(
-            data, indices, indptr, shape, blocks, cut(tiles) if tiles > len(blocks) else blocks
-        )
+        return CsrMatrix(data, indices, indptr, shape)
 
     def matmul(self, left: Array, right: Array) -> Array:
         return dense_product(left, right)
 
     def spmm(self, matrix: SparseMatrix, dense: Array) -> Array:
-        assert isinstance(matrix, _RowBlocks)
+        assert isinstance(matrix, CsrMatrix)
         dense = np.ascontiguousarray(dense)
         result = np.empty((matrix.shape[0], dense.shape[1]), np.result_type(matrix.data, dense))
 
@@ -118,7 +81,7 @@ class NumpyBackend(GenericBackend):
         return result
 
     def subtract_spmm(self, values: Array, matrix: SparseMatrix, dense: Array) -> Array:
-        assert isinstance(matrix, _RowBlocks)
+        assert isinstance(matrix, CsrMatrix)
         dense = np.ascontiguousarray(dense)
 
         def subtract(part: tuple[int, Any]) -> None:
@@ -198,7 +161,7 @@ class NumpyBackend(GenericBackend):
         return result
 
     def laplacian_step(self, matrix: SparseMatrix, direction: Array, alpha: float) -> Product:
-        assert isinstance(matrix, _RowBlocks)
+        assert isinstance(matrix, CsrMatrix)
         direction = np.ascontiguousarray(direction)
         m = direction.shape[1]
         parts = matrix.parts(m)
@@ -322,18 +285,6 @@ def _sorted_lists(
     return kept.sum(axis=1), columns[kept].astype(small), weights[kept]
 
 
-def _rows_of(
-    data: HostArray, indices: HostArray, indptr: HostArray, columns: int, start: int, stop: int
-) -> Any:
-    """Some rows of a CSR matrix, without a copy of their entries."""
-    entries = slice(int(indptr[start]), int(indptr[stop]))
-    block = scipy.sparse.csr_array((stop - start, columns), dtype=data.dtype)
-    # One by one: made of all three, SciPy copies what is less than half of a larger array.
-    block.data, block.indices = data[entries], indices[entries]
-    block.indptr = indptr[start : stop + 1] - indptr[start]
-    return block
-
-
 def _dots(left: HostArray, right: HostArray) -> HostArray:
     """Dot products of the columns of two tiles, added up in float64."""
     # On a tile in cache, half the time of an einsum that is told to add in float64.
@@ -356,11 +307,3 @@ def _row_tiles(array: HostArray) -> list[slice]:
         return [slice(0, n)]
     rows = max(1, _TILE_ENTRIES // m)
     return [slice(start, start + rows) for start in range(0, n, rows)]
-
-
-def _balanced_bounds(indptr: HostArray, parts: int) -> tuple[int, ...]:
-    """Row numbers that cut a matrix into at most ``parts`` blocks of about equal work."""
-    rows = indptr.size - 1
-    wanted = np.linspace(0, int(indptr[-1]), parts + 1)[1:-1]
-    inner = np.searchsorted(indptr, wanted).tolist()
-    return (0, *sorted({row for row in inner if 0 < row < rows}), rows)

@@ -24,9 +24,9 @@ def doctor(as_json: Json = False) -> None:
         print_json(findings=[asdict(finding) for finding in findings])
         return
     for finding in findings:
-        typer.echo(f"{finding.name:<12}{finding.value}")
+        typer.echo(f"{finding.name:<13}{finding.value}")
         if finding.advice:
-            typer.echo(f"{'':<12}-> {finding.advice}")
+            typer.echo(f"{'':<13}-> {finding.advice}")
 
 
 def selfcheck(
@@ -47,8 +47,9 @@ def selfcheck(
         _print_checks(checks, device.name)
         if not gpu:
             typer.echo(
-                "No GPU was checked: none answers here, so NumPy was compared with itself. On a "
-                "GPU server, this command compares the GPU with NumPy."
+                "No GPU was checked: none answers here, so the CPU, with its native core if that "
+                "is in use, was compared with NumPy. On a GPU server, this command compares the "
+                "GPU with NumPy."
             )
         typer.echo(f"{len(checks) - len(failed)} of {len(checks)} agree.")
     if failed:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 from scipy.linalg import lapack
 
+from hybrid_gpu.backends.dense_product import dense_product
 from hybrid_gpu.backends.host_memory import available_host_bytes
 from hybrid_gpu.backends.protocol import HostArray
 from hybrid_gpu.backends.threads import single_threaded_blas
@@ -13,6 +14,8 @@ from hybrid_gpu.backends.threads import single_threaded_blas
 _ARRAYS, _ARRAYS_WITH_GRAM = 2, 6
 # Rows that are made symmetric at a time.
 _ROWS = 64
+# Rows of a matrix that is inverted in one piece.
+_LEAF = 512
 
 
 def inverted(
@@ -32,15 +35,15 @@ def inverted(
     """
     small = coupling
     small *= -alpha
+    if gram is None:
+        # Orthonormal vectors: E has no eigenvalue below 1 - alpha.
+        np.fill_diagonal(small, 1 + np.diagonal(small))
+        _invert(small)
+        return _symmetric(small, dtype), 1 / (1 - alpha)
+    small += gram
     # BLAS on one thread: a fork while it has several would leave this process waiting for ever.
     with single_threaded_blas():
-        if gram is None:
-            # Orthonormal vectors: E has no eigenvalue below 1 - alpha.
-            np.fill_diagonal(small, 1 + np.diagonal(small))
-            inverse, norm = _in_place(small), 1 / (1 - alpha)
-        else:
-            small += gram
-            inverse, norm = _pseudo_inverse(small, float(np.finfo(dtype).eps))
+        inverse, norm = _pseudo_inverse(small, float(np.finfo(dtype).eps))
     return _symmetric(inverse, dtype), norm
 
 
@@ -56,14 +59,34 @@ def check_room_for_inverse(size: int, *, orthonormal: bool) -> None:
         )
 
 
-def _in_place(matrix: HostArray) -> HostArray:
-    """The inverse of a matrix, in its place if its columns lie together in memory."""
+def _invert(matrix: HostArray) -> None:
+    """Write the inverse of a positive-definite matrix over it.
+
+    By halves, so that nearly all of it is products: they take all threads, and forks do no harm.
+    """
+    if len(matrix) <= _LEAF:
+        matrix[:] = _inverse_of_leaf(matrix)
+        return
+    half = len(matrix) // 2
+    first, last = slice(None, half), slice(half, None)
+    corner, side, rest = matrix[first, first], matrix[first, last], matrix[last, last]
+    _invert(corner)
+    across = dense_product(corner, side)
+    rest -= dense_product(side.T, across)
+    _invert(rest)
+    back = dense_product(across, rest)
+    corner += dense_product(back, across.T)
+    matrix[first, last], matrix[last, first] = -back, -back.T
+
+
+def _inverse_of_leaf(matrix: HostArray) -> HostArray:
     if len(matrix) == 0:
         return matrix
-    # NumPy's inv would hold four arrays of its size on the way.
-    factors, pivots, _ = lapack.dgetrf(matrix, overwrite_a=True)
-    width, _ = lapack.dgetri_lwork(len(matrix))
-    inverse, singular = lapack.dgetri(factors, pivots, lwork=int(width), overwrite_lu=True)
+    # BLAS on one thread: a fork while it has several would leave this process waiting for ever.
+    with single_threaded_blas():
+        factors, pivots, _ = lapack.dgetrf(matrix)
+        width, _ = lapack.dgetri_lwork(len(matrix))
+        inverse, singular = lapack.dgetri(factors, pivots, lwork=int(width), overwrite_lu=True)
     if singular:
         raise np.linalg.LinAlgError("the small system of the basis is singular.")
     return np.asarray(inverse)

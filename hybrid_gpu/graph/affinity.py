@@ -19,7 +19,7 @@ from hybrid_gpu.backends import (
 )
 from hybrid_gpu.backends.protocol import Numbering
 from hybrid_gpu.errors import warn_caller
-from hybrid_gpu.graph.csr import array_bytes, csr_from_sorted, matrix_bytes, row_numbers
+from hybrid_gpu.graph.csr import array_bytes, csr_from_sorted, matrix_bytes
 from hybrid_gpu.graph.neighbors import Neighbors
 from hybrid_gpu.validation import (
     check_dtype,
@@ -266,16 +266,9 @@ def numbering_of(order: Any, backend: Backend) -> Numbering:
 
 def renumbered(graph: Graph, numbering: Numbering, backend: Backend) -> Graph:
     """The same graph, with the item ``numbering.order[p]`` at place p."""
-    xp, old, n = backend.xp, graph.adjacency, graph.n
-    rows = xp.take(numbering.places, row_numbers(old, backend))
-    columns = xp.take(numbering.places, xp.astype(old.indices, xp.int64))
-    moved = xp.argsort(rows * n + columns)
-    adjacency = csr_from_sorted(
-        xp.take(old.data, moved), xp.take(rows, moved), xp.take(columns, moved), (n, n), backend
-    )
     return Graph(
-        adjacency=adjacency,
-        degrees=xp.take(graph.degrees, numbering.order),
+        adjacency=backend.reordered(graph.adjacency, numbering),
+        degrees=backend.xp.take(graph.degrees, numbering.order),
         components=graph.components[backend.to_numpy(numbering.order)],
     )
 

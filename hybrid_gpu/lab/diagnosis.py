@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from hybrid_gpu.backends import INSTALL_CUPY, select_backend
+from hybrid_gpu.backends.native import core_state
 from hybrid_gpu.backends.numpy_backend import NumpyBackend
 from hybrid_gpu.backends.threads import thread_count
 from hybrid_gpu.errors import HybridGpuError, install_line
@@ -36,6 +37,7 @@ def diagnose() -> tuple[Finding, ...]:
         Finding("processor", f"{platform.machine()}, {thread_count()} threads"),
         Finding("memory", f"{memory:.1f} GB available"),
         *(Finding(name, _version(name) or "missing") for name in ("numpy", "scipy")),
+        _native_finding(),
         *_gpu_findings(),
         _optional("nvtx", "ranges for Nsight Systems", "pip install nvtx"),
         _faiss_finding(),
@@ -43,6 +45,16 @@ def diagnose() -> tuple[Finding, ...]:
         _optional("jinja2", "reports", install_line("plots")),
         _choice(),
     )
+
+
+def _native_finding() -> Finding:
+    try:
+        state = core_state()
+    except HybridGpuError as fault:
+        return Finding("native core", "missing", str(fault))
+    if state.core is None:
+        return Finding("native core", f"{state.reason}: NumPy does its work, slower", state.advice)
+    return Finding("native core", state.core.level)
 
 
 def _gpu_findings() -> tuple[Finding, ...]:

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from hybrid_gpu.backends.native import core_level
 from hybrid_gpu.backends.protocol import HostArray
 from hybrid_gpu.files.writing import replacing, sync_file
 from hybrid_gpu.index.storage import remove_index
@@ -189,6 +190,7 @@ def _machine() -> dict[str, Any]:
     return {
         "processor": platform.processor() or platform.machine(),
         "cores": os.cpu_count(),
+        "native": core_level(),
         "system": platform.system(),
         "python": platform.python_version(),
         **{name: version(name) for name in ("numpy", "scipy", "hybrid-gpu")},

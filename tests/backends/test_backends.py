@@ -11,15 +11,17 @@ from conftest import two_cliques
 from strict_backend import StrictBackend
 
 import hybrid_gpu as hg
-from hybrid_gpu.backends import numpy_backend, protocol
+from hybrid_gpu.backends import csr_matrix, numpy_backend, protocol
+from hybrid_gpu.backends.csr_matrix import _balanced_bounds
 from hybrid_gpu.backends.generic import GenericBackend
-from hybrid_gpu.backends.numpy_backend import NumpyBackend, _balanced_bounds, is_on_host
+from hybrid_gpu.backends.native_backend import NativeBackend
+from hybrid_gpu.backends.numpy_backend import NumpyBackend, is_on_host
 from hybrid_gpu.backends.protocol import Backend
 from hybrid_gpu.graph import neighbors
 from hybrid_gpu.graph.affinity import numbering_of
 from hybrid_gpu.index.search import lives_here
 
-KINDS = [NumpyBackend, StrictBackend]
+KINDS = [NumpyBackend, NativeBackend, StrictBackend]
 if importlib.util.find_spec("cupy"):
     from hybrid_gpu.backends.cupy_backend import CupyBackend
 
@@ -411,14 +413,14 @@ def test_large_steps_are_what_small_ones_are(backend, dtype, tolerance, columns)
 
 
 def test_matrices_are_cut_into_tiles_of_about_as_many_rows(monkeypatch):
-    monkeypatch.setattr(numpy_backend, "thread_count", lambda: 2)
-    n = 10 * numpy_backend._TILE_ROWS
+    monkeypatch.setattr(csr_matrix, "thread_count", lambda: 2)
+    n = 10 * csr_matrix._TILE_ROWS
     matrix = NumpyBackend().csr(np.ones(n), np.zeros(n, np.int32), np.arange(n + 1), (n, 1))
     assert [start for start, _ in matrix.blocks] == [0, n // 2]
     rows = [part.shape[0] for _, part in matrix.tiles]
     assert len(rows) == 10
     assert max(rows) - min(rows) <= 2
-    assert matrix.parts(numpy_backend._TILE_COLUMNS) is matrix.tiles
+    assert matrix.parts(csr_matrix._TILE_COLUMNS) is matrix.tiles
     assert matrix.parts(1) is matrix.blocks
 
 
@@ -475,7 +477,7 @@ def test_moved_lists_do_not_depend_on_tiles(backend, rng, monkeypatch, k, kind):
 
 
 def test_parts_of_a_sparse_matrix_are_views_of_it(rng):
-    dense = rng.random((5 * numpy_backend._TILE_ROWS, 4))
+    dense = rng.random((5 * csr_matrix._TILE_ROWS, 4))
     matrix = csr_of(NumpyBackend(), dense)
     assert len(matrix.tiles) == 5
     for start, part in (*matrix.blocks, *matrix.tiles):

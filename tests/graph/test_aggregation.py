@@ -356,7 +356,7 @@ def test_edges_between_groups_add_up_as_far_as_their_names_leave_bits(nodes, dig
     # Many parallel edges, and the first and the last node, whose names use all their bits.
     ends[:, :200] = rng.integers(2 * nodes - min(8, 2 * nodes), 2 * nodes, (2, 200))
     ends = ends[:, ends[0] != ends[1]]
-    low, high = np.unique(np.sort(ends, axis=0), axis=1).astype(np.int32)
+    low, high = np.unique(np.sort(ends, axis=0), axis=1).astype(np.int32, order="C")
     weights = rng.lognormal(0, 8, low.size).astype(np.float32)
     sizes = rng.integers(1, 5, 2 * nodes)
     volumes = rng.random(2 * nodes)

@@ -1,11 +1,13 @@
 import sys
 from functools import partial
 from importlib import metadata
+from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
 from hybrid_gpu import cli
+from hybrid_gpu.backends import native
 from hybrid_gpu.backends.generic import GenericBackend
 from hybrid_gpu.lab import diagnosis, selfcheck
 from hybrid_gpu.lab.diagnosis import diagnose
@@ -20,6 +22,17 @@ def test_doctor_tells_what_is_missing_and_how_to_get_it(monkeypatch):
     assert found["cupy"].advice.endswith(': pip install -e ".[cuda12]"')
     assert found["auto"].value.startswith("numpy, because no GPU answers")
     assert "threads" in found["processor"].value
+
+
+def test_doctor_tells_of_the_native_core_and_what_to_type(monkeypatch):
+    state = native.CoreState(native.Core(None, "avx2"))
+    monkeypatch.setattr(diagnosis, "core_state", lambda: state)
+    assert ("native core", "avx2", "") in {(one.name, one.value, one.advice) for one in diagnose()}
+    absent = native._loaded(Path("nowhere"))
+    monkeypatch.setattr(diagnosis, "core_state", lambda: absent)
+    found = {one.name: one for one in diagnose()}["native core"]
+    assert found.value == "not built: NumPy does its work, slower"
+    assert found.advice.endswith("in a clone of hybrid-gpu: pip install -e .")
 
 
 def install(folder, name, files):

@@ -1,0 +1,129 @@
+"""NumPy arrays with the native core for the loops that NumPy and SciPy are slow at."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hybrid_gpu.backends import native_graph, native_select, native_steps
+from hybrid_gpu.backends.csr_matrix import CsrMatrix
+from hybrid_gpu.backends.native import Core, lie_apart, native_core
+from hybrid_gpu.backends.numpy_backend import NumpyBackend
+from hybrid_gpu.backends.protocol import (
+    Array,
+    Edges,
+    HostArray,
+    Numbering,
+    Product,
+    SparseMatrix,
+    TopK,
+    Update,
+)
+
+_REALS = ("float32", "float64")
+
+
+class NativeBackend(NumpyBackend):
+    """The NumPy backend with native code in it: to the user the same, only faster.
+
+    What does not suit the native core (mixed types, gaps between rows) is NumPy's as before.
+    """
+
+    def __init__(self, core: Core) -> None:
+        self.core = core
+
+    def spmm(self, matrix: SparseMatrix, dense: Array) -> Array:
+        if not _fits(matrix, dense):
+            return super().spmm(matrix, dense)
+        return native_steps.spmm(self.core, matrix, np.ascontiguousarray(dense))
+
+    def subtract_spmm(self, values: Array, matrix: SparseMatrix, dense: Array) -> Array:
+        if not _fits(matrix, dense) or not _alike(values) or values.dtype != dense.dtype:
+            return super().subtract_spmm(values, matrix, dense)
+        if not lie_apart(values, dense):
+            return super().subtract_spmm(values, matrix, dense)
+        native_steps.subtract_spmm(self.core, values, matrix, np.ascontiguousarray(dense))
+        return values
+
+    def laplacian_step(self, matrix: SparseMatrix, direction: Array, alpha: float) -> Product:
+        if not _fits(matrix, direction):
+            return super().laplacian_step(matrix, direction, alpha)
+        direction = np.ascontiguousarray(direction)
+        values, curvature = native_steps.laplacian_step(self.core, matrix, direction, alpha)
+        return Product(values=values, curvature=curvature)
+
+    def cg_update(
+        self, solution: Array, residual: Array, direction: Array, product: Array, step: Array
+    ) -> Update:
+        arrays = (solution, residual, direction, product)
+        apart = lie_apart(solution, residual, direction) and lie_apart(solution, residual, product)
+        if not _alike(*arrays) or not apart:
+            return super().cg_update(solution, residual, direction, product, step)
+        step = np.ascontiguousarray(step, solution.dtype)
+        squares = native_steps.cg_update(self.core, *arrays, step)
+        return Update(solution, residual, squares)
+
+    def cg_direction(self, residual: Array, direction: Array, ratio: Array) -> Array:
+        if not _alike(residual, direction) or not lie_apart(residual, direction):
+            return super().cg_direction(residual, direction, ratio)
+        ratio = np.ascontiguousarray(ratio, direction.dtype)
+        native_steps.cg_direction(self.core, residual, direction, ratio)
+        return direction
+
+    def column_dots(self, left: Array, right: Array) -> Array:
+        if not _alike(left, right):
+            return super().column_dots(left, right)
+        return native_steps.column_dots(self.core, left, right)
+
+    def top_k(self, scores: Array, k: int, numbering: Numbering | None = None) -> TopK:
+        if not native_select.suits(scores, k):
+            return super().top_k(scores, k, numbering)
+        return native_select.top_k(self.core, scores, k, numbering)
+
+    def mutual_edges(self, ids: Array, similarities: Array) -> Edges:
+        known = ids.dtype.name == "int64" and similarities.dtype.name in _REALS
+        if not known or ids.size == 0 or len(ids) >= 2**31:
+            return super().mutual_edges(ids, similarities)
+        lists = np.ascontiguousarray(ids), np.ascontiguousarray(similarities)
+        return native_graph.mutual_edges(self.core, *lists)
+
+    def connected_components(self, matrix: SparseMatrix) -> NDArray[np.int32]:
+        if not _fits(matrix, matrix.data) or matrix.shape[0] >= 2**31:
+            return super().connected_components(matrix)
+        return native_graph.connected_components(self.core, matrix)
+
+    def reordered(self, matrix: SparseMatrix, numbering: Numbering) -> SparseMatrix:
+        if not _fits(matrix, matrix.data):
+            return super().reordered(matrix, numbering)
+        return native_graph.reordered(self.core, matrix, numbering)
+
+
+def host_backend() -> NumpyBackend:
+    """The backend of the host: with the native core where that can be used."""
+    core = native_core()
+    return NumpyBackend() if core is None else NativeBackend(core)
+
+
+def _fits(matrix: SparseMatrix, dense: HostArray) -> bool:
+    """Whether the native core multiplies a matrix and an array; a wrong matrix is refused."""
+    assert isinstance(matrix, CsrMatrix)
+    parts = (matrix.data, matrix.indices, matrix.indptr)
+    if dense.dtype != matrix.data.dtype or dense.dtype.name not in _REALS:
+        return False
+    if matrix.indices.dtype != matrix.indptr.dtype:
+        return False
+    if matrix.indices.dtype.name not in ("int32", "int64"):
+        return False
+    return matrix.sound and all(part.flags.c_contiguous and part.flags.aligned for part in parts)
+
+
+def _alike(*arrays: HostArray) -> bool:
+    """Whether all are row-major arrays without gaps, of one shape and one real type."""
+    first = arrays[0]
+    return first.dtype.name in _REALS and all(
+        one.flags.c_contiguous
+        and one.flags.aligned
+        and one.shape == first.shape
+        and one.dtype == first.dtype
+        for one in arrays
+    )

@@ -1,0 +1,100 @@
+/* The best entries of lines of REAL; included by select.c for each type. */
+
+#define BEST(name) HG_NAME(HG_PASTE(name, REAL_NAME))
+
+/* A heap of the best entries so far, with the worst of them at the root. */
+typedef struct {
+    REAL *values;
+    int64_t *places, k;
+    const int64_t *order;
+} BEST(hg_heap);
+
+/* NaN compares with nothing: it counts as infinite, and is seen at the top. */
+HG_INLINE REAL BEST(hg_key)(REAL value) { return value != value ? (REAL)INFINITY : value; }
+
+/* Whether an entry comes behind another: smaller, or equal with a higher id. */
+HG_INLINE int BEST(hg_behind)(const int64_t *order, REAL value, int64_t place, REAL other,
+                              int64_t other_place) {
+    const REAL one = BEST(hg_key)(value), two = BEST(hg_key)(other);
+    if (one != two) return one < two;
+    return order ? order[place] > order[other_place] : place > other_place;
+}
+
+/* Put an entry where it belongs below a root that is free, in a heap of `count` entries. */
+static void BEST(hg_sift)(BEST(hg_heap) heap, int64_t root, int64_t count, REAL value,
+                          int64_t place) {
+    for (int64_t child; (child = 2 * root + 1) < count; root = child) {
+        if (child + 1 < count &&
+            BEST(hg_behind)(heap.order, heap.values[child + 1], heap.places[child + 1],
+                            heap.values[child], heap.places[child]))
+            child++;
+        if (!BEST(hg_behind)(heap.order, heap.values[child], heap.places[child], value, place))
+            break;
+        heap.values[root] = heap.values[child];
+        heap.places[root] = heap.places[child];
+    }
+    heap.values[root] = value;
+    heap.places[root] = place;
+}
+
+/* Take the entries of a heap out, worst first, so that they stand best first. */
+HG_INLINE void BEST(hg_unwind)(BEST(hg_heap) heap) {
+    for (int64_t last = heap.k - 1; last > 0; last--) {
+        const REAL value = heap.values[last], worst = heap.values[0];
+        const int64_t place = heap.places[last], worst_place = heap.places[0];
+        BEST(hg_sift)(heap, 0, last, value, place);
+        heap.values[last] = worst;
+        heap.places[last] = worst_place;
+    }
+}
+
+/* Whether any of some entries is not below its limit, as NaN is not. */
+HG_INLINE int BEST(hg_any_reaches)(const REAL *values, const REAL *limits, int64_t count) {
+    int any = 0;
+    for (int64_t c = 0; c < count; c++) any |= !(values[c] < limits[c]);
+    return any;
+}
+
+/* The best k of n entries for each of `width` <= HG_TOGETHER columns that lie side by side, with
+ * `stride` numbers from one entry to the next; or of one line of entries, with a stride of 1.
+ * `values` and `places` (width, k) are theirs. `order` (n,) gives ids to places, or is NULL. */
+HG_EXPORT void BEST(hg_top_k)(int64_t n, int64_t width, int64_t stride, const REAL *scores,
+                              const int64_t *order, int64_t k, REAL *values, int64_t *places) {
+    REAL limits[HG_TOGETHER];
+    for (int64_t c = 0; c < width; c++) {
+        const BEST(hg_heap) heap = {values + c * k, places + c * k, k, order};
+        for (int64_t i = 0; i < k; i++) {
+            heap.values[i] = scores[i * stride + c];
+            heap.places[i] = i;
+        }
+        for (int64_t root = k / 2 - 1; root >= 0; root--)
+            BEST(hg_sift)(heap, root, k, heap.values[root], heap.places[root]);
+        limits[c] = BEST(hg_key)(heap.values[0]);
+    }
+    const int one_line = width == 1 && stride == 1;
+    for (int64_t c = 1; one_line && c < HG_TOGETHER; c++) limits[c] = limits[0];
+    for (int64_t i = k; i < n; i++) {
+        if (one_line) { /* several entries of the line at a time */
+            while (n - i >= HG_TOGETHER && !BEST(hg_any_reaches)(scores + i, limits, HG_TOGETHER))
+                i += HG_TOGETHER;
+            if (i == n) break;
+        } else if (width == HG_TOGETHER) {
+            if (!BEST(hg_any_reaches)(scores + i * stride, limits, HG_TOGETHER)) continue;
+        } else if (!BEST(hg_any_reaches)(scores + i * stride, limits, width))
+            continue;
+        for (int64_t c = 0; c < width; c++) {
+            const REAL value = scores[i * stride + c];
+            const BEST(hg_heap) heap = {values + c * k, places + c * k, k, order};
+            if (value < limits[c] ||
+                !BEST(hg_behind)(order, heap.values[0], heap.places[0], value, i))
+                continue;
+            BEST(hg_sift)(heap, 0, k, value, i);
+            limits[c] = BEST(hg_key)(heap.values[0]);
+        }
+        for (int64_t c = 1; one_line && c < HG_TOGETHER; c++) limits[c] = limits[0];
+    }
+    for (int64_t c = 0; c < width; c++)
+        BEST(hg_unwind)((BEST(hg_heap)){values + c * k, places + c * k, k, order});
+}
+
+#undef BEST

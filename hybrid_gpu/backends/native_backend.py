@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from hybrid_gpu.backends import native_graph, native_select, native_steps
+from hybrid_gpu.backends import native_graph, native_local, native_select, native_steps
 from hybrid_gpu.backends.csr_matrix import CsrMatrix
+from hybrid_gpu.backends.local_records import LocalAnswer, LocalEffort, LocalProblem
 from hybrid_gpu.backends.native import Core, lie_apart, native_core
 from hybrid_gpu.backends.numpy_backend import NumpyBackend
 from hybrid_gpu.backends.protocol import (
@@ -31,6 +32,7 @@ class NativeBackend(NumpyBackend):
 
     def __init__(self, core: Core) -> None:
         self.core = core
+        self._memories = native_local.Memories()
 
     def spmm(self, matrix: SparseMatrix, dense: Array) -> Array:
         if not _fits(matrix, dense):
@@ -96,6 +98,14 @@ class NativeBackend(NumpyBackend):
         if not _fits(matrix, matrix.data):
             return super().reordered(matrix, numbering)
         return native_graph.reordered(self.core, matrix, numbering)
+
+    def local_search(
+        self, problem: LocalProblem, places: Array, weights: Array, k: int, effort: LocalEffort
+    ) -> LocalAnswer:
+        if not native_local.suits(problem):
+            return super().local_search(problem, places, weights, k, effort)
+        lists = np.ascontiguousarray(places, np.int64), np.ascontiguousarray(weights)
+        return native_local.local_search(self.core, self._memories, problem, *lists, k, effort)
 
 
 def host_backend() -> NumpyBackend:

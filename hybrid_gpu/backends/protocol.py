@@ -277,6 +277,14 @@ class Backend(Protocol):
     ) -> Deflated:
         """Take the span of some vectors out of (n, m) values, which may be overwritten."""
 
+    def local_search(
+        self, problem: Any, places: Array, weights: Array, k: int, effort: Any
+    ) -> Any:
+        """The ``k`` best items of observations (m, q), found around them.
+
+        From a ``LocalProblem`` and a ``LocalEffort`` to a ``LocalAnswer`` (``local_records``).
+        """
+
     def uploads(
         self, arrays: Sequence[Array | HostArray], start: int, width: int
     ) -> Iterator[tuple[Array, ...]]:

@@ -1,0 +1,195 @@
+"""Entry point of the native core for local searches: one query on each thread."""
+
+from __future__ import annotations
+
+import ctypes
+from collections import deque
+from typing import Any, ClassVar
+
+import numpy as np
+
+from hybrid_gpu.backends.csr_matrix import CsrMatrix
+from hybrid_gpu.backends.local_records import LocalAnswer, LocalEffort, LocalProblem
+from hybrid_gpu.backends.native import INTEGER, POINTER, REAL, Core, address
+from hybrid_gpu.backends.protocol import HostArray
+from hybrid_gpu.backends.threads import for_each, thread_count
+
+_SEARCH = (POINTER,) * 3 + (INTEGER,) * 3 + (POINTER,) * 2 + (INTEGER,) + (POINTER,) * 3
+# Entries of rows that there is room for, by item: more than a reciprocal graph has on average.
+_ENTRIES_PER_ITEM = 32
+_REALS = 11  # arrays of numbers by item, as in local.c
+
+
+class _Index(ctypes.Structure):
+    _fields_: ClassVar = [
+        *((name, INTEGER) for name in ("items", "groups", "coupled")),
+        *((name, POINTER) for name in ("indptr", "indices", "weights")),
+        *((name, POINTER) for name in ("spread_indptr", "spread_groups", "spread_weights")),
+        *((name, POINTER) for name in ("together", "alone", "roots", "order")),
+    ]
+
+
+class _Settings(ctypes.Structure):
+    _fields_: ClassVar = [
+        *((name, REAL) for name in ("alpha", "tolerance", "loose", "push", "reach", "growth")),
+        *((name, REAL) for name in ("drift", "calm")),
+        *((name, INTEGER) for name in ("changes", "watched", "steps", "rounds")),
+    ]
+
+
+class _Memory(ctypes.Structure):
+    _fields_: ClassVar = [
+        ("room", INTEGER),
+        ("entries", INTEGER),
+        *((name, POINTER) for name in ("place", "node", "row", "member", "queue", "start")),
+        *((name, POINTER) for name in ("column", "weight", "reals", "best")),
+        *((name, POINTER) for name in ("coefficients", "sums", "touched")),
+    ]
+
+
+_REPORT = np.dtype(
+    [(name, np.int64) for name in ("found", "settled", "rounds", "visited", "steps")]
+    + [("residual", np.float64)]
+)
+
+
+class Memories:
+    """Memory of threads, kept from search to search: to clear n places costs more than a query."""
+
+    def __init__(self) -> None:
+        self._free: deque[tuple[tuple[Any, ...], _Memory, list[HostArray]]] = deque(maxlen=16)
+
+    def take(self, n: int, groups: int, room: int, like: str) -> Any:
+        """Memory of these sizes: what was given back, or new."""
+        sizes = (n, groups, room, like)
+        for _ in range(len(self._free)):
+            try:
+                kept = self._free.popleft()
+            except IndexError:  # another thread was faster
+                break
+            if kept[0] == sizes:
+                return kept
+        entries = room * _ENTRIES_PER_ITEM
+        arrays = [
+            np.full(n, -1, np.int32),
+            *(np.empty(room, np.int32) for _ in range(4)),
+            np.empty(room + 1, np.int64),
+            np.empty(entries, np.int32),
+            np.empty(entries, like),
+            np.empty((_REALS, room), like),
+            np.empty(room, np.uint8),
+            np.empty(groups, like),
+            np.zeros(groups, like),
+            np.empty(groups, np.int32),
+        ]
+        return sizes, _Memory(room, entries, *(array.ctypes.data for array in arrays)), arrays
+
+    def give_back(self, memory: Any) -> None:
+        """Keep memory for the next query; only what a query has left as it found it."""
+        self._free.append(memory)
+
+
+def suits(problem: LocalProblem) -> bool:
+    """Whether the native core can read a problem: matrices of the same kinds, few enough items."""
+    adjacency, spread = problem.adjacency, problem.spread
+    assert isinstance(adjacency, CsrMatrix)
+    assert isinstance(spread, CsrMatrix)
+    index = adjacency.indices.dtype
+    alike = {adjacency.indptr.dtype, spread.indices.dtype, spread.indptr.dtype} == {index}
+    known = adjacency.data.dtype.name in ("float32", "float64") and index.name in ("int32", "int64")
+    return known and alike and adjacency.shape[0] < 2**31 and adjacency.sound and spread.sound
+
+
+def local_search(
+    core: Core,
+    memories: Memories,
+    problem: LocalProblem,
+    places: HostArray,
+    weights: HostArray,
+    k: int,
+    effort: LocalEffort,
+) -> LocalAnswer:
+    """The best ``k`` items for observations (m, q)."""
+    adjacency, spread = problem.adjacency, problem.spread
+    n, (m, width), like = adjacency.shape[0], places.shape, adjacency.data.dtype.name
+    groups = spread.shape[1] // 2
+    if places.size and (int(places.min()) < -1 or int(places.max()) >= n):
+        raise ValueError(f"places must be from -1 to {n - 1}; got others.")
+    index = _index_of(problem, n, groups, like)
+    settings = _Settings(
+        problem.alpha,
+        effort.tolerance,
+        effort.loose,
+        effort.push,
+        effort.reach,
+        effort.growth,
+        effort.drift,
+        effort.calm,
+        effort.changes,
+        effort.watched,
+        effort.steps,
+        effort.rounds,
+    )
+    best, scores = np.full((m, k), -1, np.int64), np.zeros((m, k), like)
+    reports = np.zeros(m, _REPORT)
+    room = max(effort.room, width)
+    call = core.function("hg_local_search", _SEARCH, adjacency.data, adjacency.indices)
+    observed = address(places, "places", "int64", (m, width))
+    values = address(weights, "weights", like, (m, width))
+
+    def answer(query: int) -> None:
+        memory = memories.take(n, groups, room, like)
+        call(
+            ctypes.addressof(index),
+            ctypes.addressof(settings),
+            ctypes.addressof(memory[1]),
+            query,
+            query + 1,
+            width,
+            observed,
+            values,
+            k,
+            best.ctypes.data,
+            scores.ctypes.data,
+            reports.ctypes.data,
+        )
+        memories.give_back(memory)
+
+    if m > 1 and thread_count() > 1:
+        for_each(answer, range(m))
+    else:
+        for query in range(m):
+            answer(query)
+    return LocalAnswer(
+        places=best,
+        scores=scores,
+        found=reports["found"].copy(),
+        settled=reports["settled"] == 1,
+        rounds=reports["rounds"].copy(),
+        visited=reports["visited"].copy(),
+        steps=reports["steps"].copy(),
+        residuals=reports["residual"].copy(),
+    )
+
+
+def _index_of(problem: LocalProblem, n: int, groups: int, like: str) -> _Index:
+    """The addresses of a problem's arrays, each of them checked."""
+    adjacency, spread, inverse = problem.adjacency, problem.spread, problem.inverse
+    coupled = 0 if inverse.together is None else inverse.together.shape[0]
+    short = adjacency.indices.dtype.name
+    pointers = []
+    for matrix in (adjacency, spread):
+        entries = matrix.indices.shape
+        pointers += [
+            address(matrix.indptr, "indptr", short, (n + 1,)),
+            address(matrix.indices, "indices", short, entries),
+            address(matrix.data, "data", like, entries),
+        ]
+    together = inverse.together
+    pointers.append(
+        0 if together is None else address(together, "inverse", like, (coupled, coupled))
+    )
+    pointers.append(address(inverse.alone, "inverse", like, (groups - coupled, 1)))
+    pointers.append(address(problem.roots, "roots", like, (n,)))
+    pointers.append(address(problem.order, "order", "int64", (n,)))
+    return _Index(n, groups, coupled, *pointers)

@@ -1,0 +1,87 @@
+/* Diffusion of one query after another, each on the few items that matter to it: local_query.h
+ * tells how. Memory is the caller's, and bounds what a query may visit.
+ */
+#include "hybrid_gpu.h"
+
+#include <math.h>
+
+#define HG_PASTE_(a, b) a##_##b
+#define HG_PASTE(a, b) HG_PASTE_(a, b)
+
+/* The residual after push is large where it is above `push` times the largest observation. A queue
+ * that is longer than this many times the room is that of a graph whose weights grow by diffusion,
+ * which no graph of ours does. */
+#define HG_PUSHES_PER_ROOM 256
+/* How often the reach is halved in a round, to let enough items in. */
+#define HG_HALVINGS 8
+/* Scores from 0.7 to 1.5 times the k-th tell how much the ranking around it still moves. */
+#define HG_BORDER_LOW 0.7
+#define HG_BORDER_HIGH 1.5
+
+/* What does not change from query to query; native_local.py has the same four records. */
+typedef struct {
+    int64_t items;   /* n */
+    int64_t groups;  /* r */
+    int64_t coupled; /* s: the first groups, whose inverse is dense */
+    const void *indptr, *indices, *weights;                     /* W: INDEX, INDEX, REAL */
+    const void *spread_indptr, *spread_groups, *spread_weights; /* Z and W Z side by side (n, 2 r) */
+    const void *together; /* REAL (s, s): the inverse of the coupled groups */
+    const void *alone;    /* REAL (r - s): that of the others */
+    const void *roots;    /* REAL (n): roots of the degrees, about 1 */
+    const int64_t *order; /* (n): the user's ids, for ties */
+} hg_local_index;
+
+/* How exact to be, and how far to go; see LocalEffort in local_records.py. */
+typedef struct {
+    double alpha, tolerance, loose, push, reach, growth, drift, calm;
+    int64_t changes, watched, steps, rounds;
+} hg_local_settings;
+
+/* Memory of one thread for `room` items and `entries` of their rows. `place` is -1 everywhere
+ * between queries, and `sums` is zero. */
+typedef struct {
+    int64_t room, entries;
+    int32_t *place;                       /* (n) */
+    int32_t *node, *row, *member, *queue; /* (room) */
+    int64_t *start;                       /* (room + 1) */
+    int32_t *column;                      /* (entries) */
+    void *weight;                         /* REAL (entries) */
+    void *reals;                          /* REAL (11, room) */
+    uint8_t *best;                        /* (room) */
+    void *coefficients, *sums;            /* REAL (r) */
+    int32_t *touched;                     /* (r) */
+} hg_local_memory;
+
+/* What is told of a query. */
+typedef struct {
+    int64_t found;   /* items with a score, at most k */
+    int64_t settled; /* 1: the rule was met; 0: out of room or rounds */
+    int64_t rounds, visited, steps;
+    double residual; /* relative, of the system on T */
+} hg_local_report;
+
+#define REAL float
+#define REAL_NAME f32
+#define INDEX int32_t
+#define INDEX_NAME i32
+#include "local_query.h"
+#undef INDEX
+#undef INDEX_NAME
+#define INDEX int64_t
+#define INDEX_NAME i64
+#include "local_query.h"
+#undef INDEX
+#undef INDEX_NAME
+#undef REAL
+#undef REAL_NAME
+
+#define REAL double
+#define REAL_NAME f64
+#define INDEX int32_t
+#define INDEX_NAME i32
+#include "local_query.h"
+#undef INDEX
+#undef INDEX_NAME
+#define INDEX int64_t
+#define INDEX_NAME i64
+#include "local_query.h"

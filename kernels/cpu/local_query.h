@@ -1,0 +1,460 @@
+/* One query on the items around it; included by local.c for each type. The same in array
+ * operations, for a batch of queries, is backends/local_search.py.
+ *
+ * Three stages (x = A^-1 y with A = I - alpha W, times 1 - alpha at the end):
+ * 1. Push: while the residual of an item is large, add it to the item's score and hand alpha of it
+ *    to its neighbors. What is left, f, is small and spread out; x = pushed + A^-1 f.
+ * 2. Coarse: c = E^-1 Z^T f on the groups, and from it a guess everywhere: f + alpha W Z c.
+ * 3. Rounds on the items T that were pushed: solve A_TT for them, with the guess as boundary;
+ *    predict their neighbors from the solution; let those into T whose prediction comes near the
+ *    k-th score; until the best items rest and nobody outside is predicted among them.
+ *
+ * Items are numbered as they are visited ("local numbers"); each row of the graph is copied once,
+ * with local numbers, when its item joins T. */
+
+#define LOCAL(name) HG_NAME(HG_PASTE(HG_PASTE(name, REAL_NAME), INDEX_NAME))
+
+typedef struct {
+    const hg_local_index *index;
+    const hg_local_settings *settings;
+    hg_local_memory *memory;
+    const INDEX *indptr, *indices;
+    const REAL *weights;
+    REAL *left, *guess, *coarse, *score, *direction, *limit, *pushed, *before; /* by local number */
+    REAL *residual, *product, *sorted;                                /* by row of T */
+    REAL threshold;
+    int64_t visited, rows, entries;
+    int full;
+} LOCAL(hg_local);
+
+/* The local number of an item; the room must have been checked. */
+HG_INLINE int32_t LOCAL(hg_visit)(LOCAL(hg_local) *local, int64_t item) {
+    hg_local_memory *memory = local->memory;
+    int32_t known = memory->place[item];
+    if (known >= 0) return known;
+    known = (int32_t)local->visited++;
+    memory->place[item] = known;
+    memory->node[known] = (int32_t)item;
+    memory->row[known] = -1;
+    memory->best[known] = 0;
+    local->before[known] = NAN;
+    local->left[known] = local->pushed[known] = local->direction[known] = 0;
+    local->limit[known] = local->threshold * ((const REAL *)local->index->roots)[item];
+    return known;
+}
+
+/* Let a visited item into T and read its row; nothing, and `full`, if there is no room. */
+static void LOCAL(hg_join)(LOCAL(hg_local) *local, int32_t number) {
+    hg_local_memory *memory = local->memory;
+    if (memory->row[number] >= 0) return;
+    const int64_t item = memory->node[number];
+    const int64_t first = local->indptr[item], last = local->indptr[item + 1];
+    if (local->visited + (last - first) > memory->room ||
+        local->entries + (last - first) > memory->entries) {
+        local->full = 1;
+        return;
+    }
+    int32_t *column = memory->column + local->entries;
+    REAL *weight = (REAL *)memory->weight + local->entries;
+    for (int64_t e = first; e < last; e++) HG_PREFETCH(memory->place + local->indices[e]);
+    for (int64_t e = first; e < last; e++) {
+        *column++ = LOCAL(hg_visit)(local, local->indices[e]);
+        *weight++ = local->weights[e];
+    }
+    memory->row[number] = (int32_t)local->rows;
+    memory->member[local->rows++] = number;
+    local->entries += last - first;
+    memory->start[local->rows] = local->entries;
+}
+
+/* Entries of a row times values by local number. */
+HG_INLINE REAL LOCAL(hg_row_product)(const int32_t *column, const REAL *weight, int64_t count,
+                                     const REAL *values) {
+    REAL sums[4] = {0, 0, 0, 0};
+    int64_t e = 0;
+    for (; e + 4 <= count; e += 4)
+        for (int lane = 0; lane < 4; lane++)
+            sums[lane] += weight[e + lane] * values[column[e + lane]];
+    for (; e < count; e++) sums[0] += weight[e] * values[column[e]];
+    return (sums[0] + sums[1]) + (sums[2] + sums[3]);
+}
+
+static void LOCAL(hg_push)(LOCAL(hg_local) *local) {
+    hg_local_memory *memory = local->memory;
+    const REAL alpha = (REAL)local->settings->alpha;
+    REAL *left = local->left;
+    /* An item stands in the queue at most once: it enters when its residual rises above its limit,
+     * and leaves with a residual of zero. */
+    int64_t head = 0, tail = local->visited;
+    for (int64_t number = 0; number < tail; number++) memory->queue[number] = (int32_t)number;
+    const int64_t most = HG_PUSHES_PER_ROOM * memory->room;
+    while (head != tail) {
+        if (head == most) local->full = 1;
+        const int32_t number = memory->queue[head++ % memory->room];
+        if (!local->full) LOCAL(hg_join)(local, number);
+        if (local->full) break;
+        const REAL mass = left[number], passed = alpha * mass;
+        local->pushed[number] += mass;
+        left[number] = 0;
+        const int64_t row = memory->row[number], stop = memory->start[row + 1];
+        for (int64_t e = memory->start[row]; e < stop; e++) {
+            const int32_t other = memory->column[e];
+            const REAL before = left[other];
+            const REAL after = before + ((const REAL *)memory->weight)[e] * passed;
+            left[other] = after;
+            const REAL limit = local->limit[other];
+            if (fabs(before) <= limit && fabs(after) > limit)
+                memory->queue[tail++ % memory->room] = other;
+        }
+    }
+}
+
+/* c = E^-1 Z^T f, from what push left over. */
+static void LOCAL(hg_coarse)(LOCAL(hg_local) *local) {
+    const hg_local_index *index = local->index;
+    hg_local_memory *memory = local->memory;
+    const INDEX *start = index->spread_indptr, *group = index->spread_groups;
+    const REAL *share = index->spread_weights;
+    REAL *sums = memory->sums, *restrict coefficients = memory->coefficients;
+    int64_t count = 0;
+    for (int64_t number = 0; number < local->visited; number++) {
+        const int64_t item = memory->node[number], first = start[item];
+        /* The group of an item comes first in its row; items of no group have no row. */
+        if (local->left[number] == 0 || first == start[item + 1]) continue;
+        const int64_t own = group[first];
+        if (sums[own] == 0) memory->touched[count++] = (int32_t)own;
+        sums[own] += share[first] * local->left[number];
+    }
+    for (int64_t g = 0; g < index->groups; g++) coefficients[g] = 0;
+    for (int64_t t = 0; t < count; t++) {
+        const int64_t own = memory->touched[t];
+        const REAL sum = sums[own];
+        sums[own] = 0;
+        if (own >= index->coupled) {
+            coefficients[own] += ((const REAL *)index->alone)[own - index->coupled] * sum;
+            continue;
+        }
+        const REAL *restrict inverse = (const REAL *)index->together + own * index->coupled;
+        for (int64_t g = 0; g < index->coupled; g++) coefficients[g] += inverse[g] * sum;
+    }
+}
+
+/* The first guess of items that were visited since: of the groups, and smoothed by the graph. */
+static void LOCAL(hg_guess)(LOCAL(hg_local) *local, int64_t from) {
+    const hg_local_index *index = local->index;
+    const INDEX *start = index->spread_indptr, *group = index->spread_groups;
+    const REAL *weight = index->spread_weights, *coefficients = local->memory->coefficients;
+    const REAL alpha = (REAL)local->settings->alpha;
+    for (int64_t number = from; number < local->visited; number++) {
+        /* Rows lie anywhere in memory: ask for them early, for where they begin still earlier. */
+        if (number + 16 < local->visited) HG_PREFETCH(start + local->memory->node[number + 16]);
+        if (number + 8 < local->visited) {
+            const int64_t ahead = start[local->memory->node[number + 8]];
+            HG_PREFETCH(group + ahead);
+            HG_PREFETCH(weight + ahead);
+        }
+        const int64_t item = local->memory->node[number], stop = start[item + 1];
+        int64_t e = start[item];
+        REAL coarse = 0, smooth = 0;
+        if (e < stop && group[e] < index->groups) coarse = weight[e] * coefficients[group[e]], e++;
+        for (; e < stop; e++) smooth += weight[e] * coefficients[group[e] - index->groups];
+        local->coarse[number] = coarse;
+        local->guess[number] = local->left[number] + alpha * smooth;
+        local->score[number] = local->guess[number];
+    }
+}
+
+/* Conjugate gradients on T from the scores that are there; the square of what they leave. */
+static double LOCAL(hg_solve)(LOCAL(hg_local) *local, double goal, int64_t *steps) {
+    hg_local_memory *memory = local->memory;
+    const REAL alpha = (REAL)local->settings->alpha;
+    const int64_t rows = local->rows;
+    const int32_t *member = memory->member, *column = memory->column;
+    const int64_t *start = memory->start;
+    const REAL *weight = memory->weight;
+    REAL *score = local->score, *direction = local->direction;
+    REAL *residual = local->residual, *product = local->product;
+    double squared = 0;
+    for (int64_t t = 0; t < rows; t++) {
+        const int32_t number = member[t];
+        const REAL sum = LOCAL(hg_row_product)(column + start[t], weight + start[t],
+                                               start[t + 1] - start[t], score);
+        residual[t] = local->left[number] + alpha * sum - score[number];
+        direction[number] = residual[t];
+        squared += (double)residual[t] * residual[t];
+    }
+    for (int64_t step = 0; step < local->settings->steps && squared > goal; step++) {
+        double curvature = 0, after = 0;
+        for (int64_t t = 0; t < rows; t++) {
+            const REAL own = direction[member[t]];
+            const REAL sum = LOCAL(hg_row_product)(column + start[t], weight + start[t],
+                                                   start[t + 1] - start[t], direction);
+            product[t] = own - alpha * sum;
+            curvature += (double)product[t] * own;
+        }
+            if (!(curvature > 0)) break;
+        const REAL size = (REAL)(squared / curvature);
+        for (int64_t t = 0; t < rows; t++) {
+            score[member[t]] += size * direction[member[t]];
+            residual[t] -= size * product[t];
+            after += (double)residual[t] * residual[t];
+        }
+        const REAL ratio = (REAL)(after / squared);
+        squared = after;
+        for (int64_t t = 0; t < rows; t++)
+            direction[member[t]] = residual[t] + ratio * direction[member[t]];
+        ++*steps;
+    }
+    for (int64_t t = 0; t < rows; t++) direction[member[t]] = 0;
+    return squared;
+}
+
+/* The k-th largest of some numbers, which are put into another order; the least if there are fewer. */
+static REAL LOCAL(hg_kth)(REAL *values, int64_t count, int64_t k) {
+    int64_t low = 0, high = count - 1;
+    const int64_t wanted = (k < count ? k : count) - 1;
+    while (low < high) {
+        const REAL pivot = values[low + (high - low) / 2];
+        int64_t i = low, j = high;
+        while (i <= j) {
+            while (values[i] > pivot) i++;
+            while (values[j] < pivot) j--;
+            if (i <= j) {
+                const REAL swapped = values[i];
+                values[i++] = values[j];
+                values[j--] = swapped;
+            }
+        }
+        if (wanted <= j)
+            high = j;
+        else if (wanted >= i)
+            low = i;
+        else
+            break;
+    }
+    return values[wanted];
+}
+
+/* The k-th score of T. */
+static REAL LOCAL(hg_last_score)(LOCAL(hg_local) *local, int64_t k) {
+    for (int64_t t = 0; t < local->rows; t++) {
+        const int32_t number = local->memory->member[t];
+        local->sorted[t] = local->score[number] + local->pushed[number];
+    }
+    return LOCAL(hg_kth)(local->sorted, local->rows, k);
+}
+
+/* Predicted scores of visited items outside of T, in `direction`; the largest of them. */
+static REAL LOCAL(hg_predict)(LOCAL(hg_local) *local) {
+    hg_local_memory *memory = local->memory;
+    const REAL alpha = (REAL)local->settings->alpha;
+    REAL *predicted = local->direction, largest = 0;
+    for (int64_t t = 0; t < local->rows; t++) {
+        const int32_t number = memory->member[t];
+        /* The guess has alpha W Z c already. */
+        const REAL change = alpha * (local->score[number] - local->coarse[number]);
+        for (int64_t e = memory->start[t]; e < memory->start[t + 1]; e++)
+            predicted[memory->column[e]] += ((const REAL *)memory->weight)[e] * change;
+    }
+    for (int64_t number = 0; number < local->visited; number++) {
+        if (memory->row[number] >= 0) continue;
+        predicted[number] += local->guess[number];
+        if (predicted[number] > largest) largest = predicted[number];
+    }
+    return largest;
+}
+
+/* Visited items join T whose predicted score is at least this; how many. */
+static int64_t LOCAL(hg_grow)(LOCAL(hg_local) *local, REAL least) {
+    const int64_t visited = local->visited, before = local->rows;
+    for (int64_t number = 0; number < visited && !local->full; number++) {
+        if (local->memory->row[number] >= 0 || !(local->direction[number] >= least)) continue;
+        local->score[number] = local->direction[number];
+        LOCAL(hg_join)(local, (int32_t)number);
+    }
+    LOCAL(hg_guess)(local, visited);
+    return local->rows - before;
+}
+
+/* How many of the best are new; they are marked. And how much the scores around the k-th moved
+ * against each other since the round before, relative to it: their standard deviation. */
+static int64_t LOCAL(hg_changes)(LOCAL(hg_local) *local, REAL last, double *drift) {
+    uint8_t *best = local->memory->best;
+    int64_t changes = 0, count = 0;
+    double sum = 0, squares = 0;
+    for (int64_t t = 0; t < local->rows; t++) {
+        const int32_t number = local->memory->member[t];
+        const REAL score = local->score[number] + local->pushed[number];
+        const uint8_t now = score >= last;
+        changes += now && !best[number];
+        best[number] = now;
+        const double moved = (double)score - local->before[number];
+        if (score >= (REAL)HG_BORDER_LOW * last && score <= (REAL)HG_BORDER_HIGH * last &&
+            moved == moved)
+            sum += moved, squares += moved * moved, count++;
+        local->before[number] = score;
+    }
+    const double mean = count ? sum / (double)count : 0;
+    const double variance = count ? squares / (double)count - mean * mean : 0;
+    *drift = count && last > 0 ? sqrt(variance > 0 ? variance : 0) / (double)last : INFINITY;
+    return changes;
+}
+
+HG_INLINE int LOCAL(hg_before)(const LOCAL(hg_local) *local, int32_t one, int32_t other) {
+    const REAL left = local->direction[one], right = local->direction[other];
+    if (left != right) return left > right;
+    const int32_t *node = local->memory->node;
+    return local->index->order[node[one]] < local->index->order[node[other]];
+}
+
+/* Put numbers (count) in order, the best first: a heap whose root is the worst. */
+static void LOCAL(hg_sort)(const LOCAL(hg_local) *local, int32_t *numbers, int64_t count) {
+    int64_t size = count;
+    for (int64_t first = count / 2 - 1; size > 1 || first >= 0;) {
+        int32_t sunk;
+        if (first >= 0) {
+            sunk = numbers[first];
+        } else {
+            sunk = numbers[--size];
+            numbers[size] = numbers[0];
+        }
+        int64_t hole = first >= 0 ? first : 0;
+        for (int64_t child; (child = 2 * hole + 1) < size; hole = child) {
+            if (child + 1 < size && LOCAL(hg_before)(local, numbers[child], numbers[child + 1]))
+                child++;
+            if (!LOCAL(hg_before)(local, sunk, numbers[child])) break;
+            numbers[hole] = numbers[child];
+        }
+        numbers[hole] = sunk;
+        if (first >= 0) first--;
+    }
+}
+
+/* The k best of T in order, times 1 - alpha; how many there are. */
+static int64_t LOCAL(hg_best)(LOCAL(hg_local) *local, int64_t k, int64_t *places, REAL *scores) {
+    hg_local_memory *memory = local->memory;
+    const REAL last = LOCAL(hg_last_score)(local, k);
+    const REAL scale = (REAL)(1 - local->settings->alpha);
+    int32_t *found = memory->queue;
+    int64_t count = 0;
+    for (int64_t t = 0; t < local->rows; t++) {
+        const int32_t number = memory->member[t];
+        const REAL score = local->score[number] + local->pushed[number];
+        if (!(score >= last)) continue;
+        local->direction[number] = score;
+        found[count++] = number;
+    }
+    LOCAL(hg_sort)(local, found, count);
+    if (count > k) count = k;
+    for (int64_t t = 0; t < count; t++) {
+        places[t] = memory->node[found[t]];
+        scores[t] = scale * local->direction[found[t]];
+    }
+    return count;
+}
+
+/* Rounds until the rule is met, or there is no room. The rule: since the round before, none of the
+ * best items changed and the scores around the last of them moved little against each other (or few
+ * changed, and moved hardly at all); nobody outside is predicted among them; and both hold again
+ * after the system was solved to its tolerance. */
+static void LOCAL(hg_rounds)(LOCAL(hg_local) *local, double whole, hg_local_report *report) {
+    const hg_local_settings *settings = local->settings;
+    const int64_t k = settings->watched;
+    const double goal = settings->tolerance * settings->tolerance * whole;
+    const double loose = settings->loose * settings->loose * goal;
+    double squared = 0, reach = settings->reach, drift = 0;
+    int closing = 0;
+    report->settled = 0;
+    for (report->rounds = 1;; report->rounds++) {
+        squared = LOCAL(hg_solve)(local, closing ? goal : loose, &report->steps);
+        const REAL last = local->rows < k ? 0 : LOCAL(hg_last_score)(local, k);
+        const int64_t changes = LOCAL(hg_changes)(local, last, &drift), visited = local->visited;
+        if (visited == local->rows) {  /* whole components: nothing is cut off */
+            squared = LOCAL(hg_solve)(local, goal, &report->steps);
+            report->settled = squared <= goal;
+            break;
+        }
+        const REAL outside = LOCAL(hg_predict)(local);
+        const int still = changes == 0 ? drift <= settings->drift
+                                       : changes <= settings->changes && drift <= settings->calm;
+        const int quiet = report->rounds > 1 && local->rows >= k && still && outside < last;
+        report->settled = quiet && closing && squared <= goal;
+        const int over = report->settled || report->rounds >= settings->rounds;
+        if (!over && !(quiet && !closing)) {
+            int64_t wanted = (int64_t)(settings->growth * (double)local->rows) + 1;
+            wanted -= LOCAL(hg_grow)(local, (REAL)(reach * last));
+            for (int tries = 0; wanted > 0 && tries < HG_HALVINGS && !local->full; tries++) {
+                reach /= 2;
+                wanted -= LOCAL(hg_grow)(local, (REAL)(reach * last));
+            }
+        }
+        closing = quiet && !closing;
+        for (int64_t number = 0; number < visited; number++) {
+            if (local->memory->row[number] < 0) local->score[number] = local->direction[number];
+            local->direction[number] = 0;
+        }
+        if (over || local->full) break;
+    }
+    report->residual = whole > 0 ? sqrt(squared / whole) : 0;
+}
+
+static void LOCAL(hg_query)(LOCAL(hg_local) *local, int64_t width, const int64_t *places,
+                            const REAL *values, int64_t k, int64_t *best, REAL *scores,
+                            hg_local_report *report) {
+    hg_local_memory *memory = local->memory;
+    REAL largest = 0;
+    for (int64_t q = 0; q < width; q++)
+        if (places[q] >= 0 && fabs(values[q]) > largest) largest = (REAL)fabs(values[q]);
+    local->visited = local->rows = local->entries = 0;
+    local->full = 0;
+    local->threshold = (REAL)(local->settings->push * largest);
+    memory->start[0] = 0;
+    for (int64_t q = 0; q < width; q++)
+        if (places[q] >= 0) local->left[LOCAL(hg_visit)(local, places[q])] += values[q];
+    double whole = 0;
+    for (int64_t number = 0; number < local->visited; number++)
+        whole += (double)local->left[number] * local->left[number];
+    *report = (hg_local_report){.settled = 1};
+    if (whole > 0) {
+        LOCAL(hg_push)(local);
+        LOCAL(hg_coarse)(local);
+        LOCAL(hg_guess)(local, 0);
+        LOCAL(hg_rounds)(local, whole, report);
+        if (local->rows > 0) report->found = LOCAL(hg_best)(local, k, best, scores);
+    }
+    report->visited = local->rows;
+    for (int64_t number = 0; number < local->visited; number++)
+        memory->place[memory->node[number]] = -1;
+}
+
+/* Queries `first` to `stop` of (m, width) observations: the places and scores (m, k) of the best. */
+HG_EXPORT void LOCAL(hg_local_search)(const hg_local_index *index,
+                                      const hg_local_settings *settings, hg_local_memory *memory,
+                                      int64_t first, int64_t stop, int64_t width,
+                                      const int64_t *places, const REAL *values, int64_t k,
+                                      int64_t *best, REAL *scores, hg_local_report *reports) {
+    REAL *reals = memory->reals;
+    LOCAL(hg_local) local = {
+        .index = index,
+        .settings = settings,
+        .memory = memory,
+        .indptr = index->indptr,
+        .indices = index->indices,
+        .weights = index->weights,
+        .left = reals,
+        .guess = reals + memory->room,
+        .coarse = reals + 2 * memory->room,
+        .score = reals + 3 * memory->room,
+        .direction = reals + 4 * memory->room,
+        .limit = reals + 5 * memory->room,
+        .pushed = reals + 6 * memory->room,
+        .residual = reals + 7 * memory->room,
+        .product = reals + 8 * memory->room,
+        .sorted = reals + 9 * memory->room,
+        .before = reals + 10 * memory->room,
+    };
+    for (int64_t query = first; query < stop; query++)
+        LOCAL(hg_query)(&local, width, places + query * width, values + query * width, k,
+                        best + query * k, scores + query * k, reports + query);
+}
+#undef LOCAL

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from hybrid_gpu.backends.local_nodes import (
+    ArrayBackend,
     LocalNodes,
     RaggedRows,
     counts_by_query,
@@ -16,7 +17,7 @@ from hybrid_gpu.backends.local_nodes import (
     sums_at,
 )
 from hybrid_gpu.backends.local_records import LocalEffort, LocalProblem
-from hybrid_gpu.backends.protocol import Array, Backend
+from hybrid_gpu.backends.protocol import Array
 
 # Sweeps of the push at most. In a component so small that nothing spreads out, mass would only fade
 # by alpha from sweep to sweep; the system solves what is left there.
@@ -29,7 +30,7 @@ class LocalTask:
 
     problem: LocalProblem
     effort: LocalEffort
-    backend: Backend
+    backend: ArrayBackend
     room: int
 
     @property
@@ -60,9 +61,7 @@ def observed_nodes(task: LocalTask, places: Array, weights: Array) -> LocalNodes
     return nodes_of(keys, left, xp)
 
 
-def pushed_nodes(
-    task: LocalTask, nodes: LocalNodes, thresholds: Array
-) -> tuple[LocalNodes, Array]:
+def pushed_nodes(task: LocalTask, nodes: LocalNodes, thresholds: Array) -> tuple[LocalNodes, Array]:
     """Nodes after the push, and which queries (m,) ran out of room.
 
     In each sweep all residuals above their limits (the query's threshold times the item's root)

@@ -131,12 +131,13 @@ def matrix_of(entries: RaggedRows, shape: tuple[int, int], backend: ArrayBackend
     return backend.csr(entries.weights, columns, xp.astype(indptr, kind), shape)
 
 
-def distinct(values: Array, xp: Any) -> Array:
+def distinct(values: Array, backend: ArrayBackend) -> Array:
     """Integers (count,) >= 0 in order, each of them once."""
     # Of unique_values, the standard does not promise an order.
+    xp = backend.xp
+    none = xp.full(1, -1, dtype=values.dtype, device=backend.device)
     values = xp.sort(values)
-    before = xp.concat([xp.full_like(values[:1], -1), values[:-1]])
-    return values[values != before]
+    return values[values != xp.concat([none, values])[:-1]]
 
 
 def sums_at(places: Array, values: Array, count: int, backend: ArrayBackend) -> Array:

@@ -55,7 +55,7 @@ def observed_nodes(task: LocalTask, places: Array, weights: Array) -> LocalNodes
     queries = xp.arange(places.shape[0], dtype=xp.int64, device=task.backend.device)
     known = places >= 0
     entries = (queries[:, None] * task.n + places)[known]
-    keys = distinct(entries, xp)
+    keys = distinct(entries, task.backend)
     where = xp.searchsorted(keys, entries)
     left = sums_at(where, weights[known], keys.shape[0], task.backend)
     return nodes_of(keys, left, xp)
@@ -133,7 +133,7 @@ def _looked_around(task: LocalTask, nodes: LocalNodes, chosen: Array) -> StepOut
     xp = task.xp
     keys = nodes.keys[chosen]
     entries = keyed_rows(task, keys)
-    seen = distinct(entries.columns, xp)
+    seen = distinct(entries.columns, task.backend)
     where = xp.searchsorted(nodes.keys, seen)
     where = xp.where(where < nodes.keys.shape[0], where, xp.zeros_like(where))
     fresh = seen[xp.take(nodes.keys, where) != seen]

@@ -89,7 +89,7 @@ def search_locally(
     places = xp.astype(places, xp.int64, copy=False)
     _check_places(places, task.n, xp)
     together = _queries_at_once(task)
-    slices = [slice(start, start + together) for start in range(0, max(m, 1), together)]
+    slices = [slice(start, min(start + together, m)) for start in range(0, max(m, 1), together)]
     answers = [_searched(task, places[some, :], weights[some, :], k) for some in slices]
     return _concatenated(answers, xp)
 

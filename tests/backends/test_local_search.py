@@ -153,17 +153,17 @@ def test_tolerance_is_kept(backend, rng, tolerance):
 
 @pytest.mark.parametrize("alpha", [0.9, 0.99])
 def test_few_items_are_visited_for_the_best_of_many(backend, rng, dtype, alpha):
-    x = clustered_vectors(rng, 2500, d=6, clusters=25).astype(dtype)
+    x = clustered_vectors(rng, 1500, d=6, clusters=15).astype(dtype)
     graph = hg.reciprocal_graph(hg.nearest_neighbors(x, k=10, backend=backend), backend=backend)
-    problem = problem_of(graph, backend, alpha, groups=60)
-    places, weights = observations(rng, graph.n, 8, 3, dtype)
-    effort = replace(EFFORT, watched=50)
+    problem = problem_of(graph, backend, alpha, groups=40)
+    places, weights = observations(rng, graph.n, 6, 3, dtype)
+    effort = replace(EFFORT, watched=40)
     answer = searched(backend, problem, places, weights, 20, effort)
     exact, _ = exact_scores(backend, problem, places, weights)
     assert answer.settled.all()
     assert np.all(answer.rounds <= effort.rounds)
     assert answer.visited.mean() < graph.n / 2
-    for row in range(8):
+    for row in range(6):
         best = np.sort(exact[row])[::-1]
         # The rule lets scores around the last move by 1 % against each other.
         assert exact[row][answer.places[row]].min() >= 0.97 * best[19]
@@ -300,13 +300,12 @@ def test_query_without_steps_is_not_settled(backend, rng):
     assert np.all(answer.steps <= answer.rounds + 1)
 
 
-@pytest.mark.parametrize("alpha", [0.9, 0.99])
-def test_query_finds_alone_what_it_finds_among_others(backend, rng, dtype, alpha):
-    problem, graph = clusters(backend, rng, alpha, dtype, n=600)
+def test_query_finds_alone_what_it_finds_among_others(backend, rng, dtype):
+    problem, graph = clusters(backend, rng, 0.99, dtype)
     places, weights = observations(rng, graph.n, 20, dtype=dtype)
     effort = replace(EFFORT, watched=30)
     batch = searched(backend, problem, places, weights, 10, effort)
-    for row in (0, 7, 19):
+    for row in (3, 19):
         some = slice(row, row + 1)
         alone = searched(backend, problem, places[some], weights[some], 10, effort)
         np.testing.assert_array_equal(alone.settled[0], batch.settled[row])

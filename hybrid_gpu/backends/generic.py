@@ -32,6 +32,7 @@ class GenericBackend(ABC):
 
     xp: Any
     device: Any
+    searches_locally = False
 
     @abstractmethod
     def asarray(self, values: Any, dtype: str | None = None) -> Array: ...

@@ -30,6 +30,8 @@ class NativeBackend(NumpyBackend):
     What does not suit the native core (mixed types, gaps between rows) is NumPy's as before.
     """
 
+    searches_locally = True
+
     def __init__(self, core: Core) -> None:
         self.core = core
         self._memories = native_local.Memories()

@@ -277,9 +277,11 @@ class Backend(Protocol):
     ) -> Deflated:
         """Take the span of some vectors out of (n, m) values, which may be overwritten."""
 
-    def local_search(
-        self, problem: Any, places: Array, weights: Array, k: int, effort: Any
-    ) -> Any:
+    @property
+    def searches_locally(self) -> bool:
+        """Whether a local search is faster here than solving batches of queries."""
+
+    def local_search(self, problem: Any, places: Array, weights: Array, k: int, effort: Any) -> Any:
         """The ``k`` best items of observations (m, q), found around them.
 
         From a ``LocalProblem`` and a ``LocalEffort`` to a ``LocalAnswer`` (``local_records``).

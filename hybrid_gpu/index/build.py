@@ -50,6 +50,8 @@ BASES = ("auto", "aggregate", "eigen", "sparse-eigen", "none")
 _GROUPED = ("auto", "aggregate")
 _DEFAULT_EIGENVECTORS = 100
 _FEWEST_PER_GROUP = 8
+# And never more, whatever n: their inverse takes 64 MB in float32.
+_MOST_GROUPS = 4000
 # What building takes at its peak: measured on 12,000 to 200,000 items with 10 to 50 neighbors,
 # most where every edge is mutual.
 _BYTES_PER_NEIGHBOR, _BYTES_PER_DIMENSION = 125, 12
@@ -239,7 +241,7 @@ def with_chosen_basis(state: IndexState, choice: BasisChoice, *, labels: Any = N
 def default_groups(graph: Graph) -> int:
     """How many aggregates pay: the coarse solve shall cost about as much as a product with W."""
     entries = int(graph.adjacency.data.shape[0])
-    return max(1, min(graph.n // _FEWEST_PER_GROUP, math.isqrt(2 * entries)))
+    return max(1, min(graph.n // _FEWEST_PER_GROUP, math.isqrt(2 * entries), _MOST_GROUPS))
 
 
 def compact(neighbors: Neighbors, backend: Backend) -> Neighbors:

@@ -22,9 +22,9 @@ from hybrid_gpu.ranking.first_stage import (
     SimilarItems,
     powered,
 )
-from hybrid_gpu.ranking.request import Request
+from hybrid_gpu.ranking.request import Ranked, Request
 from hybrid_gpu.ranking.state import IndexState
-from hybrid_gpu.ranking.top_items import Ranking, Report, best_items
+from hybrid_gpu.ranking.top_items import LocalFacts, Ranking, Report, best_items
 from hybrid_gpu.validation import (
     check_count,
     check_item_ids,
@@ -225,6 +225,10 @@ def ranked(state: IndexState, queries: Queries, request: Request) -> Ranking:
                     progress("search", done.queries, count)
                 with backend.stage("observe", done.seconds):
                     found = queries.first_stage(state, *parts)
+                if request.method.rank is not None:
+                    with backend.stage("solve", done.seconds):
+                        done.take(request.method.rank(state, found, request))
+                    continue
                 with backend.stage("solve", done.seconds):
                     solution = request.method.score(state, found, request)
                     if request.degree_correction:
@@ -237,7 +241,7 @@ def ranked(state: IndexState, queries: Queries, request: Request) -> Ranking:
                         backend,
                         state.numbering,
                     )
-                    done.take(_unscaled(best, solution, backend), solution)
+                    done.take(_ranked(best, solution, backend))
         except MemoryError as fault:
             # CuPy's out-of-memory is a MemoryError too. What is ranked so far stays.
             if width == 1:
@@ -260,13 +264,13 @@ def _degree_corrected(state: IndexState, solution: Solution) -> Solution:
     return replace(solution, values=solution.values * state.graph.degree_correction(state.backend))
 
 
-def _unscaled(best: TopK, solution: Solution, backend: Backend) -> TopK:
-    """The best items with their scores in the units of the observation."""
-    if solution.scale is None:
-        return best
-    # Not before they are ranked: tiny scores would all become zero.
-    scores = backend.xp.astype(best.scores * solution.scale, best.scores.dtype)
-    return TopK(scores=scores, ids=best.ids)
+def _ranked(best: TopK, solution: Solution, backend: Backend) -> Ranked:
+    """The best items of a solution, with their scores in the units of the observation."""
+    if solution.scale is not None:
+        # Not before they are ranked: tiny scores would all become zero.
+        scores = backend.xp.astype(best.scores * solution.scale, best.scores.dtype)
+        best = TopK(scores=scores, ids=best.ids)
+    return Ranked(best, solution.residuals, solution.steps, solution.converged, solution.truncation)
 
 
 class _Results:
@@ -283,21 +287,26 @@ class _Results:
         self._here, self._backend = here, backend
         self._parts: list[tuple[Callable[[], Array], ...]] = []
         self._residuals: list[Callable[[], Array]] = []
+        self._local: list[tuple[Callable[[], Array], ...]] = []
         self._steps = 0
         self._truncation: float | None = None
 
-    def take(self, best: TopK, solution: Solution) -> None:
+    def take(self, batch: Ranked) -> None:
         """Start to bring a batch's results home; nothing waits for them yet."""
         # All of it or nothing: memory may run out in between, and the batch is taken again.
-        parts = (self._sent(best.ids), self._sent(best.scores))
-        if solution.residuals is not None:
-            self._residuals.append(self._sent(solution.residuals))
+        facts = batch.local
+        parts = (self._sent(batch.best.ids), self._sent(batch.best.scores))
+        if facts is not None:
+            facts_of = (facts.settled, facts.rounds, facts.visited)
+            self._local.append(tuple(self._sent(fact) for fact in facts_of))
+        if batch.residuals is not None:
+            self._residuals.append(self._sent(batch.residuals))
         self._parts.append(parts)
-        self._steps = max(self._steps, solution.steps)
-        self._truncation = solution.truncation
-        if not solution.converged:
-            self.missed_after = solution.steps
-        self.queries += int(best.ids.shape[0])
+        self._steps = max(self._steps, batch.steps)
+        self._truncation = batch.truncation
+        if not batch.converged:
+            self.missed_after = batch.steps
+        self.queries += int(batch.best.ids.shape[0])
 
     def ranking(self, request: Request, width: int, notes: tuple[str, ...]) -> Ranking:
         """All batches as one."""
@@ -312,6 +321,10 @@ class _Results:
             )
         if accuracy is not None:
             notes += missed_note(residuals, accuracy, self._backend.xp if self._here else np)
+        facts = [join([part() for part in parts]) for parts in zip(*self._local, strict=True)]
+        local = LocalFacts(*facts) if facts else None
+        if local is not None:
+            notes += unsettled_note(local.settled, self._backend.xp if self._here else np)
         report = Report(
             method=request.method.name,
             steps=self._steps,
@@ -322,11 +335,20 @@ class _Results:
             backend=self._backend.name,
             batch=width,
             notes=notes,
+            local=local,
         )
         return Ranking(ids=ids, scores=scores, report=report)
 
     def _sent(self, values: Array) -> Callable[[], Array]:
         return (lambda: values) if self._here else self._backend.download(values)
+
+
+def unsettled_note(settled: Array, xp: Any) -> tuple[str, ...]:
+    """A note if some queries of a local search were left to ``hybrid``."""
+    left = int(xp.sum(xp.astype(~settled, xp.int64)))
+    if not left:
+        return ()
+    return (f"{left} of {settled.shape[0]} queries did not settle locally: hybrid solved them",)
 
 
 def missed_note(residuals: Array, accuracy: float, xp: Any) -> tuple[str, ...]:

@@ -40,6 +40,11 @@ class FirstStage(ABC):
         sizes = xp.abs(xp.astype(observation.weights, xp.float64))
         self.scale = power_of_two(xp.max(sizes, axis=1, keepdims=True), xp)
 
+    def scaled_weights(self) -> Array:
+        """The weights of the observation (m, q), the largest of each query being 1 to 2."""
+        scaled = self.observation.weights / self.scale
+        return self._state.backend.xp.astype(scaled, self._state.graph.degrees.dtype)
+
     @abstractmethod
     def similarities(self) -> Array:
         """Cosine of every query and item (m, n); 0 for items that somebody's lists do not have."""

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from hybrid_gpu.backends import Array
+from hybrid_gpu.backends.protocol import TopK
 from hybrid_gpu.diffusion.filters import Filter
 from hybrid_gpu.diffusion.solution import Solution, Stopping
 from hybrid_gpu.diffusion.sparsity import Sparsity
@@ -12,6 +14,7 @@ from hybrid_gpu.progress import Progress
 from hybrid_gpu.ranking.first_stage import FirstStage
 from hybrid_gpu.ranking.query_expansion import Expansion
 from hybrid_gpu.ranking.state import IndexState
+from hybrid_gpu.ranking.top_items import LocalFacts
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -57,6 +60,28 @@ class Request:
     fill: bool
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Ranked:
+    """The best items of a batch, and how they were found.
+
+    Attributes
+    ----------
+    best : TopK
+        Of shape (m, k), by the user's ids.
+    residuals, steps, converged, truncation
+        As in a ``Solution``.
+    local : LocalFacts or None
+        How far each query went, where a method searched locally.
+    """
+
+    best: TopK
+    residuals: Array | None
+    steps: int
+    converged: bool
+    truncation: float | None = None
+    local: LocalFacts | None = None
+
+
 def nothing_kept(state: IndexState, sparsity: Sparsity) -> int:
     """A method that keeps no more than the descriptors."""
     return 0
@@ -70,6 +95,8 @@ class Method:
     ----------
     score : callable
         Scores (n, m) for what a first stage found.
+    rank : callable or None
+        The best items of a batch, for a method that needs no scores of all others.
     steps : int or None
         Steps that it takes if nobody says otherwise; None: those that its accuracy takes.
     diffuses : bool
@@ -91,6 +118,7 @@ class Method:
     name: str
     summary: str
     score: Callable[[IndexState, FirstStage, Request], Solution]
+    rank: Callable[[IndexState, FirstStage, Request], Ranked] | None = None
     steps: int | None = 0
     diffuses: bool = True
     exact: bool = True

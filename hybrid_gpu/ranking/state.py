@@ -8,10 +8,14 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from hybrid_gpu.backends import Array, Backend
+from hybrid_gpu.backends.local_records import LocalProblem
 from hybrid_gpu.backends.protocol import Numbering
+from hybrid_gpu.backends.threads import Kept
+from hybrid_gpu.diffusion.aggregate_basis import AggregateBasis
 from hybrid_gpu.diffusion.basis import Basis
 from hybrid_gpu.diffusion.eigen_basis import EigenBasis
 from hybrid_gpu.diffusion.filters import PageRank
+from hybrid_gpu.diffusion.local import local_problem
 from hybrid_gpu.graph.affinity import Graph
 from hybrid_gpu.graph.csr import array_bytes
 from hybrid_gpu.graph.neighbors import Neighbors
@@ -134,12 +138,15 @@ class IndexState:
     dtype: str = field(init=False)
     filter: PageRank = field(init=False)
     notes: tuple[str, ...] = field(init=False)
+    _problems: Kept[float, LocalProblem] = field(init=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "n", self.graph.n)
         object.__setattr__(self, "dtype", self.graph.dtype)
         object.__setattr__(self, "filter", PageRank(self.alpha))
         object.__setattr__(self, "notes", tuple(_notes(self.graph)))
+        # Of this state alone: another one has another graph, order or basis.
+        object.__setattr__(self, "_problems", Kept(2))
 
     @property
     def memory(self) -> Mapping[str, int]:
@@ -184,6 +191,30 @@ class IndexState:
                 "descriptors= when building it, or use rerank with the results of your own engine."
             )
         return self.descriptors
+
+    def local_problem(self, alpha: float) -> LocalProblem:
+        """What a local search for an alpha needs; made once and kept."""
+        basis = self.required_groups()
+        return self._problems.get(
+            alpha,
+            lambda: local_problem(self.graph, basis, self.numbering.order, alpha, self.backend),
+        )
+
+    @property
+    def has_groups(self) -> bool:
+        """Whether there are groups of items to search locally with."""
+        return isinstance(self.basis, AggregateBasis) and self.basis.spread is not None
+
+    def required_groups(self) -> AggregateBasis:
+        """The groups of items, or an error that says how to get them."""
+        basis = self.basis
+        if not isinstance(basis, AggregateBasis) or basis.spread is None:
+            raise ValueError(
+                f"method 'local' needs groups of items, and the index has "
+                f"{'no basis' if basis is None else basis.kind}. Build it with "
+                "basis='aggregate', or use method='hybrid'."
+            )
+        return basis
 
     def required_columns(self) -> Columns:
         """The stored columns, or an error that says how to make them."""

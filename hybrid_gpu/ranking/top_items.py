@@ -13,6 +13,23 @@ from hybrid_gpu.validation import DTYPES, check_count, dtype_name, shown
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class LocalFacts:
+    """How far each of m queries went in a local search.
+
+    Attributes
+    ----------
+    settled : bool array of shape (m,)
+        Whether its best items were found to rest; the others were solved by ``hybrid``.
+    rounds, visited : int64 arrays of shape (m,)
+        Rounds, and items that were visited.
+    """
+
+    settled: Array
+    rounds: Array
+    visited: Array
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class Report:
     """How a ranking came about.
 
@@ -35,6 +52,8 @@ class Report:
         Where it ran.
     batch : int
         Queries that were solved side by side.
+    local : LocalFacts or None
+        How far each query went, for ``method="local"``.
     notes : tuple of str
         What a user may want to know: items that diffusion cannot reach, queries that missed their
         accuracy, a batch that was halved for lack of memory.
@@ -49,6 +68,7 @@ class Report:
     backend: str
     batch: int
     notes: tuple[str, ...] = ()
+    local: LocalFacts | None = None
 
     @property
     def total_seconds(self) -> float:

@@ -70,7 +70,7 @@ class Memories:
             if kept[0] == sizes:
                 return kept
         entries = room * _ENTRIES_PER_ITEM
-        arrays = [
+        arrays: list[HostArray] = [
             np.full(n, -1, np.int32),
             *(np.empty(room, np.int32) for _ in range(4)),
             np.empty(room + 1, np.int64),

@@ -8,7 +8,14 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from hybrid_gpu.backends import Backend, SparseMatrix, on_device, select_backend
+from hybrid_gpu.backends import (
+    Array,
+    Backend,
+    SparseMatrix,
+    on_device,
+    on_own_device,
+    select_backend,
+)
 from hybrid_gpu.backends.protocol import CoarseInverse, HostArray
 from hybrid_gpu.backends.threads import Kept
 from hybrid_gpu.diffusion.any_matrix import both_ways
@@ -50,8 +57,11 @@ class AggregateBasis(GalerkinBasis):
         inverse = self._inverted(resolvent)
         return SlowedWalk(slowdown, scaled_inverse(inverse, scale))
 
-    def keep_walk(self, alpha: float, slowdown: float, together: Any) -> None:
-        """Keep the dense part of a walk that was made for an alpha before."""
+    def kept_walk(self, alpha: float) -> SlowedWalk | None:
+        return self.walks.find(alpha)
+
+    @on_own_device
+    def keep_walk(self, alpha: float, slowdown: float, together: Array) -> None:
         resolvent, scale = slowed(alpha, slowdown)
         alone = scale * inverse_of(self.alone, resolvent, self.backend)
         inverse = CoarseInverse(together, alone, scale / (1 - resolvent))

@@ -95,6 +95,12 @@ class Basis(Protocol):
     def keep_inverse(self, alpha: float, together: Array, norm: float) -> None:
         """Keep a dense inverse that was made for an alpha before."""
 
+    def kept_walk(self, alpha: float) -> SlowedWalk | None:
+        """The slowed walk on its groups that was made for an alpha, if there is one."""
+
+    def keep_walk(self, alpha: float, slowdown: float, together: Array) -> None:
+        """Keep the dense part of a slowed walk that was made for an alpha before."""
+
     def renumbered(self, graph: Graph, numbering: Numbering) -> Basis:
         """The same vectors with the item ``numbering.order[p]`` at place p, as ``graph`` has it."""
 

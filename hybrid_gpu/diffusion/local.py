@@ -79,7 +79,8 @@ def _pace(
     graph: Graph, basis: AggregateBasis, alpha: float, sample: Array, ranks: tuple[int, int]
 ) -> float:
     """The slowdown with which the groups tell best what arrives at some ranks of a sample."""
-    backend, xp, (low, high) = basis.backend, basis.backend.xp, ranks
+    backend, xp, (low, high), spread = basis.backend, basis.backend.xp, ranks, basis.spread
+    assert spread is not None
     places = backend.asarray(sample)[:, None]
     ones = xp.ones(places.shape, dtype=graph.degrees.dtype, device=backend.device)
     observed = backend.place(places, ones, graph.n)
@@ -93,8 +94,8 @@ def _pace(
     def error(slowdown: float) -> float:
         coefficients = (1 - alpha) * _coarse_solution(basis, restricted, alpha, slowdown)
         both = xp.concat([xp.zeros_like(coefficients), alpha * coefficients])
-        spread = xp.astype(backend.spmm(basis.spread, both), xp.float64)
-        guess = xp.take_along_axis(spread.T, far, axis=1)
+        guess = xp.astype(backend.spmm(spread, both), xp.float64)
+        guess = xp.take_along_axis(guess.T, far, axis=1)
         ratio = xp.clip(guess, min=_LEAST_SCORE) / xp.where(reached, scores, xp.ones_like(scores))
         # By logarithms: squares would be those of the few items that get the most.
         return float(xp.sum(xp.where(reached, xp.abs(xp.log(ratio)), xp.zeros_like(ratio))))

@@ -34,6 +34,7 @@ from hybrid_gpu.graph.neighbor_count import (
 )
 from hybrid_gpu.graph.neighbors import Neighbors, is_approximate, neighbors_of_units, unit_rows
 from hybrid_gpu.progress import Progress
+from hybrid_gpu.ranking.local_ranking import searched_locally
 from hybrid_gpu.ranking.state import OWN_GRAPH, Grouping, IndexState, Origin
 from hybrid_gpu.validation import (
     check_choice,
@@ -235,7 +236,10 @@ def with_chosen_basis(state: IndexState, choice: BasisChoice, *, labels: Any = N
         if basis is not None:
             # The inverse of its coarse system: the first search shall not have to wait for it.
             basis.coarse_inverse(state.alpha)
-    return replace(state, basis=basis, grouping=grouping)
+        made = replace(state, basis=basis, grouping=grouping)
+        if searched_locally(made):
+            made.local_problem(made.alpha)  # the same
+    return made
 
 
 def default_groups(graph: Graph) -> int:

@@ -221,11 +221,14 @@ def _searches(dtype: str, n: int) -> Iterator[tuple[str, Callable[[Backend], lis
     def scores(method: str, basis: str, b: Backend) -> list[Any]:
         # Only the scores: the last bit decides the order of items that tie.
         # A fixed number of steps: to an accuracy, one side may stop a step earlier.
-        options: dict[str, Any] = {"method": method, "steps": 5, "shortlist": n // 4}
+        options: dict[str, Any] = {"method": method, "shortlist": n // 4}
+        if METHODS[method].rank is None:
+            options["steps"] = 5
         return [index_on(b, basis).search(queries, k=20, **options).scores]
 
-    for method in METHODS:
-        yield f"search, {method}", partial(scores, method, "eigen")
+    for method, kind in METHODS.items():
+        basis = "aggregate" if kind.needs_groups else "eigen"
+        yield f"search, {method}", partial(scores, method, basis)
     yield "search, hybrid, aggregates", partial(scores, "hybrid", "aggregate")
 
 

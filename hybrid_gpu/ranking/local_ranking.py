@@ -25,14 +25,17 @@ from hybrid_gpu.ranking.top_items import LocalFacts, best_items
 _ITEMS_WORTH, _PART_OF_ITEMS, _MOST_RANKED = 20_000, 100, 2_000
 
 
+def searched_locally(state: IndexState) -> bool:
+    """Whether ``auto`` takes ``local`` for short rankings of an index."""
+    return state.n >= _ITEMS_WORTH and state.backend.searches_locally and state.has_groups
+
+
 def worth_local(state: IndexState, request: Request) -> bool:
     """Whether ``auto`` takes ``local``: by the index and what is asked, never by the batch."""
     return (
-        state.n >= _ITEMS_WORTH
+        searched_locally(state)
         and request.k <= min(state.n // _PART_OF_ITEMS, _MOST_RANKED)
-        and state.backend.searches_locally
         and request.stop == RANKING
-        and state.has_groups
         and request.filter.resolvent is not None
         and not request.degree_correction
     )

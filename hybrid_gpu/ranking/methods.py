@@ -335,6 +335,7 @@ _TABLE = (
         _hybrid,
         rank=local_ranking,
         steps=None,
+        needs_groups=True,
         check=check_local,
         kept_bytes=_graph_and_basis_bytes,
     ),

@@ -103,7 +103,7 @@ class Method:
         Whether its scores come along the edges of the graph.
     exact : bool
         Whether its steps converge to the diffusion, so that an accuracy can be asked for.
-    needs_eigenvectors, needs_columns : bool
+    needs_eigenvectors, needs_columns, needs_groups : bool
         What its index must have.
     check : callable or None
         Raises an error if the index lacks what the method needs, before any work.
@@ -124,6 +124,7 @@ class Method:
     exact: bool = True
     needs_eigenvectors: bool = False
     needs_columns: bool = False
+    needs_groups: bool = False
     check: Callable[[IndexState, Request], None] | None = None
     kept_bytes: Callable[[IndexState, Sparsity], int] = nothing_kept
     uses_shortlist: bool = False

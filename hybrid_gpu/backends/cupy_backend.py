@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from hybrid_gpu.backends import cuda, transfers
 from hybrid_gpu.backends.generic import GenericBackend
+from hybrid_gpu.backends.local_records import LocalAnswer, LocalEffort, LocalProblem
 from hybrid_gpu.backends.numpy_backend import NumpyBackend, host_view
 from hybrid_gpu.backends.protocol import (
     Array,
@@ -185,6 +186,12 @@ class CupyBackend(GenericBackend):
     ) -> Deflated:
         with self.device:
             return super().deflate(values, vectors, inverse, alpha)
+
+    def local_search(
+        self, problem: LocalProblem, places: Array, weights: Array, k: int, effort: LocalEffort
+    ) -> LocalAnswer:
+        with self.device:
+            return super().local_search(problem, places, weights, k, effort)
 
     def cg_direction(self, residual: Array, direction: Array, ratio: Array) -> Array:
         with self.device:

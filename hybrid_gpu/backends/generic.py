@@ -12,6 +12,8 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
+from hybrid_gpu.backends.local_records import LocalAnswer, LocalEffort, LocalProblem
+from hybrid_gpu.backends.local_search import search_locally
 from hybrid_gpu.backends.protocol import (
     Array,
     CoarseInverse,
@@ -169,6 +171,11 @@ class GenericBackend(ABC):
             share=xp.sum(restricted * coefficients, axis=0, dtype=xp.float64),
             rounding=inverse.norm * xp.sum(restricted * restricted, axis=0, dtype=xp.float64),
         )
+
+    def local_search(
+        self, problem: LocalProblem, places: Array, weights: Array, k: int, effort: LocalEffort
+    ) -> LocalAnswer:
+        return search_locally(self, problem, places, weights, k, effort)
 
     def _times(self, matrix: Any, dense: Array) -> Array:
         """A sparse matrix or an array, times an array."""

@@ -1,0 +1,339 @@
+"""Diffusion of a batch of queries, each on the few items that matter to it, in array operations.
+
+The method, its three stages and its rule are those of ``kernels/cpu/local_query.h``. There, one
+query follows another. Here, the items that m queries have visited are the nodes of one graph
+without edges between queries, and every operation is on all nodes: queries go from round to round
+together, and leave when they are over. No array has room for all items of all queries.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+from hybrid_gpu.backends.local_nodes import (
+    LocalNodes,
+    bounds_by_query,
+    counts_by_query,
+    nodes_of,
+    sums_by_query,
+)
+from hybrid_gpu.backends.local_push import (
+    LocalTask,
+    coarse_coefficients,
+    guessed_nodes,
+    observed_nodes,
+    pushed_nodes,
+    step_out,
+)
+from hybrid_gpu.backends.local_records import LocalAnswer, LocalEffort, LocalProblem
+from hybrid_gpu.backends.local_system import (
+    LocalSolution,
+    LocalSystem,
+    local_system,
+    predicted_scores,
+    solved,
+)
+from hybrid_gpu.backends.protocol import Array, Backend
+
+# As in kernels/cpu/local.c: how often the reach is halved in a round, and which scores, as parts of
+# the last one watched, tell how much the ranking around it still moves.
+_HALVINGS = 8
+_BORDER_LOW, _BORDER_HIGH = 0.7, 1.5
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Queries:
+    """The queries that are not over; arrays of shape (m,), coefficients (r, m).
+
+    ``numbers`` are the caller's. ``whole`` is the square of the observation, ``reach`` that of the
+    next growth, ``closing`` tells who solves to the tolerance, ``full`` who ran out of room.
+    """
+
+    numbers: Array
+    whole: Array
+    reach: Array
+    closing: Array
+    full: Array
+    steps: Array
+    coefficients: Array
+
+    @property
+    def count(self) -> int:
+        return int(self.numbers.shape[0])
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Verdict:
+    """What a round found out about each query: over or not, settled or not, what is left."""
+
+    over: Array
+    settled: Array
+    squared: Array
+
+
+def search_locally(
+    backend: Backend,
+    problem: LocalProblem,
+    places: Array,
+    weights: Array,
+    k: int,
+    effort: LocalEffort,
+) -> LocalAnswer:
+    """The best ``k`` items for observations (m, q): places, -1 for none, and their weights."""
+    xp, (m, width) = backend.xp, places.shape
+    task = LocalTask(problem, effort, backend, room=max(effort.room, width))
+    places = xp.astype(places, xp.int64, copy=False)
+    _check_places(places, task.n, xp)
+    nodes = observed_nodes(task, places, weights)
+    query = nodes.keys // task.n
+    (whole,) = sums_by_query(query, m, backend)(xp.astype(nodes.left, xp.float64) ** 2)
+    sizes = xp.where(places >= 0, xp.abs(weights), xp.zeros_like(weights))
+    largest = xp.max(xp.concat([sizes, xp.zeros_like(weights[:, :1])], axis=1), axis=1)
+    queries = _Queries(
+        numbers=xp.arange(m, dtype=xp.int64, device=backend.device),
+        whole=whole,
+        reach=xp.full_like(whole, effort.reach),
+        closing=xp.zeros_like(whole, dtype=xp.bool),
+        full=xp.zeros_like(whole, dtype=xp.bool),
+        steps=xp.zeros_like(whole, dtype=xp.int64),
+        coefficients=xp.zeros((task.groups, m), dtype=weights.dtype, device=backend.device),
+    )
+    seen = whole > 0
+    parts = [_nothing_found(_some(queries, ~seen, xp), k, task, settled=True)]
+    queries, nodes = _going_on(task, queries, nodes, seen)
+    if queries.count:
+        nodes, full = pushed_nodes(task, nodes, effort.push * largest[seen])
+        queries = replace(queries, full=full)
+        inside = xp.astype(nodes.inside, xp.int64)
+        (rows,) = sums_by_query(nodes.keys // task.n, queries.count, backend)(inside)
+        parts.append(_nothing_found(_some(queries, rows == 0, xp), k, task, settled=False))
+        queries, nodes = _going_on(task, queries, nodes, rows > 0)
+    if queries.count:
+        coefficients = coarse_coefficients(task, nodes, queries.count)
+        nodes = guessed_nodes(task, nodes, coefficients)
+        parts += _rounds(task, replace(queries, coefficients=coefficients), nodes, k)
+    return _together(parts, xp)
+
+
+def _check_places(places: Array, n: int, xp: Any) -> None:
+    # A device reads whatever stands at a place that does not exist.
+    if 0 not in places.shape and bool(xp.any((places < -1) | (places >= n))):
+        raise ValueError(f"places must be from -1 to {n - 1}; got others.")
+
+
+def _rounds(
+    task: LocalTask, queries: _Queries, nodes: LocalNodes, k: int
+) -> list[tuple[Array, LocalAnswer]]:
+    """Rounds until the rule is met by every query, or there is no room for it."""
+    xp, parts, number = task.xp, [], 0
+    while queries.count:
+        number += 1
+        queries, nodes, verdict = _round(task, queries, nodes, number)
+        if not bool(xp.any(verdict.over)):
+            continue
+        ended, its_nodes = _going_on(task, queries, nodes, verdict.over)
+        told = _Verdict(*(getattr(verdict, field.name)[verdict.over] for field in fields(verdict)))
+        parts.append((ended.numbers, _answered(task, ended, its_nodes, told, number, k)))
+        queries, nodes = _going_on(task, queries, nodes, ~verdict.over)
+    return parts
+
+
+def _round(
+    task: LocalTask, queries: _Queries, nodes: LocalNodes, number: int
+) -> tuple[_Queries, LocalNodes, _Verdict]:
+    """Solve for T, look at the best, and let those in who may be among them."""
+    xp, effort, m = task.xp, task.effort, queries.count
+    system = local_system(task, nodes, m)
+    visited = counts_by_query(nodes.keys, task.n, m, task.backend)
+    rows = counts_by_query(xp.take(nodes.keys, system.members), task.n, m, task.backend)
+    complete = visited == rows  # whole components: nothing is cut off
+    goal = effort.tolerance**2 * queries.whole
+    loose = effort.loose**2 * goal
+    solution = solved(task, system, nodes, xp.where(queries.closing | complete, goal, loose))
+    nodes = replace(nodes, score=solution.score)
+    solution = _tried_again(task, system, nodes, solution, xp.where(complete, goal, xp.inf))
+    nodes = replace(nodes, score=solution.score)
+    queries = replace(queries, steps=queries.steps + solution.steps)
+
+    last = xp.where(rows >= effort.watched, _last_scores(task, system, nodes, m), 0.0)
+    changes, drift, nodes = _changes(task, system, nodes, last)
+    predicted = predicted_scores(task, system, nodes)
+    query = nodes.keys // task.n
+    above = ~nodes.inside & (predicted >= xp.take(last, query))
+    (rivals,) = sums_by_query(query, m, task.backend)(above)
+    still = xp.where(
+        changes == 0,
+        drift <= effort.drift,
+        (changes <= effort.changes) & (drift <= effort.calm),
+    )
+    quiet = (rows >= effort.watched) & still & (rivals == 0) & (last > 0) & (number > 1)
+    settled = (complete | (quiet & queries.closing)) & (solution.squared <= goal)
+    over = settled | complete | (number >= effort.rounds)
+    nodes = replace(nodes, score=xp.where(nodes.inside, nodes.score, predicted))
+    growing = ~over & ~(quiet & ~queries.closing)
+    queries = replace(queries, closing=quiet & ~queries.closing)
+    queries, nodes = _grown(task, queries, nodes, last, growing & ~queries.full)
+    return queries, nodes, _Verdict(over | queries.full, settled, solution.squared)
+
+
+def _tried_again(
+    task: LocalTask, system: LocalSystem, nodes: LocalNodes, before: LocalSolution, goal: Array
+) -> LocalSolution:
+    """The solution of queries that shall be at a goal and are not: from their true residuals."""
+    xp = task.xp
+    if not bool(xp.any(before.squared > goal)):
+        return before
+    after = solved(task, system, nodes, goal)
+    squared = xp.where(before.squared > goal, after.squared, before.squared)
+    return LocalSolution(after.score, squared, before.steps + after.steps)
+
+
+def _last_scores(task: LocalTask, system: LocalSystem, nodes: LocalNodes, m: int) -> Array:
+    """The last score that is watched, of T; the least where there are fewer."""
+    xp = task.xp
+    scores = xp.take(nodes.score + nodes.pushed, system.members)
+    order = xp.argsort(scores, descending=True)
+    order = xp.take(order, xp.argsort(xp.take(system.query, order), stable=True))
+    bounds = bounds_by_query(xp.take(nodes.keys, system.members), task.n, m, task.backend)
+    last = xp.minimum(bounds[:-1] + task.effort.watched, bounds[1:]) - 1
+    return xp.take(scores, xp.take(order, last))
+
+
+def _changes(
+    task: LocalTask, system: LocalSystem, nodes: LocalNodes, last: Array
+) -> tuple[Array, Array, LocalNodes]:
+    """How many of the best are new (m,), how much scores around the last moved against each other.
+
+    The second is a standard deviation, relative to the last score. The best are marked.
+    """
+    xp = task.xp
+    score = xp.take(nodes.score + nodes.pushed, system.members)
+    before = xp.take(nodes.before, system.members)
+    least = xp.take(last, system.query)
+    now = score >= least
+    border = (score >= _BORDER_LOW * least) & (score <= _BORDER_HIGH * least) & ~xp.isnan(before)
+    moved = xp.astype(score, xp.float64) - xp.astype(before, xp.float64)
+    moved = xp.where(border, moved, xp.zeros_like(moved))
+    new = now & ~xp.take(nodes.best, system.members)
+    changes, total, squares, count = system.sums(new, moved, moved**2, border)
+    some = xp.where(count > 0, count, xp.ones_like(count))
+    variance = squares / some - (total / some) ** 2
+    spread = xp.sqrt(xp.where(variance > 0, variance, xp.zeros_like(variance)))
+    known = (count > 0) & (last > 0)
+    size = xp.where(known, xp.astype(last, xp.float64), xp.ones_like(spread))
+    drift = xp.where(known, spread / size, xp.full_like(spread, xp.inf))
+    nodes = replace(
+        nodes,
+        best=nodes.inside & xp.take(now, system.places),
+        before=xp.where(nodes.inside, nodes.score + nodes.pushed, nodes.before),
+    )
+    return changes, drift, nodes
+
+
+def _grown(
+    task: LocalTask, queries: _Queries, nodes: LocalNodes, last: Array, growing: Array
+) -> tuple[_Queries, LocalNodes]:
+    """Nodes come in whose score is predicted within reach of the last one watched."""
+    xp, m, reach, full = task.xp, queries.count, queries.reach, queries.full
+    if not bool(xp.any(growing)):
+        return queries, nodes
+    query = nodes.keys // task.n
+    sums = sums_by_query(query, m, task.backend)
+    (rows,) = sums(nodes.inside)
+    wanted = xp.floor(task.effort.growth * rows) + 1
+    for _ in range(_HALVINGS):
+        least = xp.astype(reach * last, last.dtype)
+        (found,) = sums(~nodes.inside & (nodes.score >= xp.take(least, query)))
+        reach = xp.where(growing & (found < wanted) & (last > 0), reach / 2, reach)
+    for _ in range(_HALVINGS + 1):
+        least = xp.astype(reach * last, last.dtype)
+        query = nodes.keys // task.n
+        near = nodes.score >= xp.take(least, query)
+        step = step_out(task, nodes, ~nodes.inside & near & xp.take(growing, query), m)
+        (found,) = sums_by_query(query, m, task.backend)(step.chosen)
+        fresh = nodes_of(step.fresh, xp.zeros_like(step.fresh, dtype=last.dtype), xp)
+        fresh = guessed_nodes(task, fresh, queries.coefficients)
+        nodes = replace(nodes, inside=nodes.inside | step.chosen).joined(fresh, xp)
+        full, wanted = full | step.full, wanted - found
+        # Where fewer than are watched are known at all, everybody is within reach: ring by ring.
+        growing = growing & ~full & (wanted > 0) & (last <= 0)
+        if not bool(xp.any(growing)):
+            break
+        reach = xp.where(growing, reach / 2, reach)
+    return replace(queries, reach=reach, full=full), nodes
+
+
+def _answered(
+    task: LocalTask, queries: _Queries, nodes: LocalNodes, verdict: _Verdict, number: int, k: int
+) -> LocalAnswer:
+    """The k best of T in order, and how each query came to them."""
+    xp, m = task.xp, queries.count
+    keys = nodes.keys[nodes.inside]
+    scores = (nodes.score + nodes.pushed)[nodes.inside]
+    bounds = bounds_by_query(keys, task.n, m, task.backend)
+    rows = bounds[1:] - bounds[:-1]
+    # Stable sorts, the weightiest last: by query, then by score, then by the user's ids.
+    order = xp.argsort(xp.take(task.problem.order, keys % task.n))
+    order = xp.take(order, xp.argsort(xp.take(scores, order), descending=True, stable=True))
+    order = xp.take(order, xp.argsort(xp.take(keys, order) // task.n, stable=True))
+    ranks = xp.arange(k, dtype=xp.int64, device=task.backend.device)[None, :]
+    there = ranks < rows[:, None]
+    chosen = xp.where(there, bounds[:-1][:, None] + ranks, 0)
+    chosen = xp.take(order, xp.reshape(chosen, (-1,)))
+    scores = (1 - task.problem.alpha) * xp.reshape(xp.take(scores, chosen), (m, k))
+    places = xp.reshape(xp.take(keys % task.n, chosen), (m, k))
+    return LocalAnswer(
+        places=xp.where(there, places, xp.full_like(places, -1)),
+        scores=xp.where(there, scores, xp.zeros_like(scores)),
+        found=xp.where(rows < k, rows, xp.full_like(rows, k)),
+        settled=verdict.settled,
+        rounds=xp.full_like(rows, number),
+        visited=rows,
+        steps=queries.steps,
+        residuals=xp.sqrt(verdict.squared / queries.whole),
+    )
+
+
+def _nothing_found(
+    queries: _Queries, k: int, task: LocalTask, *, settled: bool
+) -> tuple[Array, LocalAnswer]:
+    """The answer of queries that observe nothing, or have no room for what they observe."""
+    xp, device, m = task.xp, task.backend.device, queries.count
+    none = xp.zeros_like(queries.steps)
+    answer = LocalAnswer(
+        places=xp.full((m, k), -1, dtype=xp.int64, device=device),
+        scores=xp.zeros((m, k), dtype=queries.coefficients.dtype, device=device),
+        found=none,
+        settled=xp.full_like(queries.full, settled),
+        rounds=none if settled else none + 1,
+        visited=none,
+        steps=none,
+        residuals=xp.zeros_like(queries.whole),
+    )
+    return queries.numbers, answer
+
+
+def _going_on(
+    task: LocalTask, queries: _Queries, nodes: LocalNodes, which: Array
+) -> tuple[_Queries, LocalNodes]:
+    """Some of the queries (a mask), numbered anew, and their nodes."""
+    xp = task.xp
+    nodes = nodes.chosen(xp.take(which, nodes.keys // task.n), xp)
+    numbers = xp.cumulative_sum(xp.astype(which, xp.int64)) - 1
+    keys = xp.take(numbers, nodes.keys // task.n) * task.n + nodes.keys % task.n
+    return _some(queries, which, xp), replace(nodes, keys=keys)
+
+
+def _some(queries: _Queries, which: Array, xp: Any) -> _Queries:
+    (chosen,) = xp.nonzero(which)
+    parts = {field.name: getattr(queries, field.name) for field in fields(queries)}
+    return _Queries(**{name: xp.take(part, chosen, axis=-1) for name, part in parts.items()})
+
+
+def _together(parts: list[tuple[Array, LocalAnswer]], xp: Any) -> LocalAnswer:
+    """The answers of all queries, in the caller's order."""
+    order = xp.argsort(xp.concat([numbers for numbers, _ in parts]))
+    names = [field.name for field in fields(LocalAnswer)]
+    columns = {name: xp.concat([getattr(part, name) for _, part in parts]) for name in names}
+    return LocalAnswer(**{name: xp.take(value, order, axis=0) for name, value in columns.items()})

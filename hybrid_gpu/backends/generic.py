@@ -168,8 +168,8 @@ class GenericBackend(ABC):
         return Deflated(
             values=values,
             coefficients=coefficients,
-            share=xp.sum(restricted * coefficients, axis=0, dtype=xp.float64),
-            rounding=inverse.norm * xp.sum(restricted * restricted, axis=0, dtype=xp.float64),
+            share=self.column_dots(restricted, coefficients),
+            rounding=inverse.norm * self.column_dots(restricted, restricted),
         )
 
     def local_search(

@@ -227,7 +227,10 @@ class Backend(Protocol):
         """Multiply a sparse (n, p) matrix with a dense row-major (p, m) one."""
 
     def reordered(self, matrix: SparseMatrix, numbering: Numbering) -> SparseMatrix:
-        """A matrix (n, n) with row and column ``order[p]`` at place p, each row by column."""
+        """A matrix (n, n) with row and column ``order[p]`` at place p, each row by column.
+
+        No row has two entries in the same column.
+        """
 
     def subtract_spmm(self, values: Array, matrix: SparseMatrix, dense: Array) -> Array:
         """``V - A X`` for values V (n, m); may be written over V."""

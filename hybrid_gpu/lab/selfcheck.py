@@ -150,6 +150,12 @@ def _operations(dtype: str, n: int) -> Iterator[tuple[str, Callable[[Backend], l
         record = basis.deflation(0.99)(b.asarray(dense[64].copy()))
         return _fields(record, "values", "coefficients", "share", "rounding")
 
+    def reordered(b: Backend) -> list[Any]:
+        lists = Neighbors(b.asarray(ids), b.asarray(similarities))
+        graph = reciprocal_graph(lists, dtype=dtype, backend=b)
+        moved = b.reordered(graph.adjacency, numbering_of(order, b))
+        return _fields(moved, "data", "indices", "indptr")
+
     for m in dense:
         yield f"spmm, {m} columns", partial(spmm, m)
     yield (
@@ -164,6 +170,7 @@ def _operations(dtype: str, n: int) -> Iterator[tuple[str, Callable[[Backend], l
             b.laplacian_step(csr(b), b.asarray(dense[64]), 0.99), "values", "curvature"
         ),
     )
+    yield "reordered", reordered
     yield "matmul", lambda b: [b.matmul(b.asarray(small), b.asarray(dense[7]))]
     yield "column_dots", lambda b: [b.column_dots(b.asarray(dense[7]), b.asarray(dense[7]))]
     yield "cg_update", update

@@ -173,7 +173,8 @@ def predicted_bytes(
     >>> {part: round(parts[part] / 1e9, 2) for part in ("graph", "descriptors", "basis")}
     {'graph': 0.23, 'descriptors': 0.51, 'basis': 0.11}
     """
-    value = np.dtype(check_dtype(dtype)).itemsize
+    dtype = check_dtype(dtype)
+    value = np.dtype(dtype).itemsize
     count = check_count(n, "n", high=_MOST)
     dimensions = check_count(dimensions, "dimensions", low=0, high=_MOST)
     neighbors = check_count(neighbors, "neighbors", low=0, high=_MOST)
@@ -193,7 +194,7 @@ def predicted_bytes(
         "descriptors": count * dimensions * value,
         "neighbors": count * neighbors * (4 + value),
         "basis": round(basis),
-        "build": build_bytes(count, dimensions, neighbors or round(2 * entries)),
+        "build": build_bytes(count, dimensions, neighbors or round(2 * entries), dtype),
         "search": ARRAYS_PER_BATCH * count * batch * value,
     }
 

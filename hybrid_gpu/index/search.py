@@ -14,7 +14,8 @@ from hybrid_gpu.backends.numpy_backend import is_on_host
 from hybrid_gpu.backends.protocol import TopK
 from hybrid_gpu.diffusion.observation import Observation
 from hybrid_gpu.diffusion.solution import Solution, not_converged
-from hybrid_gpu.graph.neighbors import Neighbors, unit_rows
+from hybrid_gpu.graph.neighbors import Neighbors
+from hybrid_gpu.graph.vectors import unit_rows
 from hybrid_gpu.ranking.first_stage import (
     FirstStage,
     GivenLists,

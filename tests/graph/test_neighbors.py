@@ -40,7 +40,7 @@ def test_tiles_do_not_change_the_answer(backend, rng, monkeypatch):
     vectors = clustered_vectors(rng)
     whole = hg.nearest_neighbors(vectors, k=5, knn="exact", backend=backend)
     # Room for three rows of similarities at a time.
-    monkeypatch.setattr(type(backend), "available_bytes", lambda self: 3 * 4 * 120 * 4)
+    monkeypatch.setattr(type(backend), "available_bytes", lambda self: 3 * 8 * 120 * 4)
     seen = []
     tiled = hg.nearest_neighbors(
         vectors, k=5, knn="exact", progress=lambda *stage: seen.append(stage[1]), backend=backend

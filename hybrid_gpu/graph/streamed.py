@@ -34,7 +34,7 @@ def streamed_best(vectors: Vectors, k: int, *, progress: Progress | None) -> Top
     for first in range(0, n, block):
         if progress:
             progress("neighbors", first, n)
-        items = vectors.units(first, min(first + block, n))
+        items = vectors.units(first, min(first + block, n), tile)
         for start, queries in vectors.tiles(0, n, tile):
             rows = slice(start, start + queries.shape[0])
             found = _best_of_block(queries, start, items, first, k, vectors)

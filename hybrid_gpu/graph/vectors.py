@@ -73,12 +73,12 @@ class Vectors:
             yield first, unit_rows(tile, self.backend)
             first += int(tile.shape[0])
 
-    def units(self, start: int = 0, stop: int | None = None) -> Array:
+    def units(self, start: int = 0, stop: int | None = None, rows: int | None = None) -> Array:
         """Unit vectors from one row to another, all by default, as an array of its own."""
         n, d = self.shape
         stop = n if stop is None else stop
         xp, result = self.backend.xp, None
-        for first, tile in self.tiles(start, stop):
+        for first, tile in self.tiles(start, stop, rows):
             if tile.shape[0] == stop - start:
                 return tile
             if result is None:

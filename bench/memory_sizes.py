@@ -2,8 +2,8 @@
 
     python bench/memory_sizes.py
 
-By the formula of ``hybrid_gpu.predicted_bytes``, which tests compare with a real index, and hold to a
-limit of memory.
+By the formula of ``hybrid_gpu.predicted_bytes``, which tests compare with a real index
+and, on the stand-in, with a limit of memory.
 """
 
 from __future__ import annotations

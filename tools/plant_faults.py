@@ -454,7 +454,7 @@ FAULTS = (
         "memory",
         "all rows are sorted at once",
         C,
-        "_SORTED_TOGETHER = 8\n",
+        "_SORTED_TOGETHER = 4\n",
         "_SORTED_TOGETHER = 1 << 20\n",
         f"{MEMORY} -k little_memory",
     ),

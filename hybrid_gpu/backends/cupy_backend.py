@@ -40,7 +40,7 @@ ENGINES = ("own", "cusparse")
 # Entries of a list that are placed one by one; longer lists are sorted first.
 _PLACED_ONE_BY_ONE = 64
 # Rows of scores that are sorted as a whole at a time, where more is wanted than the kernel gives.
-_SORTED_TOGETHER = 8
+_SORTED_TOGETHER = 4
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -146,13 +146,13 @@ class CupyBackend(GenericBackend):
             if k <= cuda.LARGEST_K and scores.shape[1] <= cuda.LARGEST_N:
                 return cuda.top_k(scores, k, numbering)
             # To sort a row takes twenty times its memory: some at a time.
-            rows = range(0, scores.shape[0], _SORTED_TOGETHER)
-            tiles = [scores[start : start + _SORTED_TOGETHER, :] for start in rows]
-            best = [super(CupyBackend, self).top_k(tile, k, numbering) for tile in tiles]
-            return TopK(
-                scores=cupy.concatenate([part.scores for part in best]),
-                ids=cupy.concatenate([part.ids for part in best]),
-            )
+            m = scores.shape[0]
+            found = TopK(cupy.empty((m, k), scores.dtype), cupy.empty((m, k), cupy.int64))
+            for start in range(0, m, _SORTED_TOGETHER):
+                rows = slice(start, min(start + _SORTED_TOGETHER, m))
+                best = super().top_k(scores[rows, :], k, numbering)
+                found.scores[rows, :], found.ids[rows, :] = best.scores, best.ids
+            return found
 
     def place(self, ids: Array, values: Array, n: int) -> Array:
         with self.device:

@@ -39,7 +39,7 @@ _LARGEST_BATCH = 128
 _ARRAYS_PER_BATCH = 10
 # What a query takes beside them at its peak, measured: for each observed or returned item, for each
 # item of a shortlist, and, whatever the batch, for each edge of the graph that is cut out for one.
-BYTES_PER_LISTED, _BYTES_PER_SHORTLISTED, _BYTES_PER_CUT_EDGE = 104, 16, 120
+BYTES_PER_LISTED, _BYTES_PER_SHORTLISTED, _BYTES_PER_CUT_EDGE = 120, 16, 120
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -246,6 +246,7 @@ def _took_all(
         for parts in backend.uploads(queries.arrays, done.queries, width):
             if request.progress:
                 request.progress("search", done.queries, count)
+            done.settle()
             _take_batch(state, queries.first_stage, parts, request, done)
     except MemoryError as fault:  # CuPy's out-of-memory is one, too
         if width == 1:
@@ -309,12 +310,17 @@ class _Results:
         self._steps = 0
         self._truncation: float | None = None
 
-    def take(self, best: TopK, solution: Solution) -> None:
-        """Start to bring a batch's results home; nothing waits for them yet."""
-        # Those of the batch before are home by now: what they held on the device, and pinned, goes
-        # back. The results of a large query set may be too many for either.
+    def settle(self) -> None:
+        """Have the results of the last batch at home: what they held on the device goes back.
+
+        So does pinned memory: the results of a large query set may be too many for either. And
+        what is left behind in a block of CuPy's pool keeps all of it from the next batch.
+        """
         for arrived in (*(self._parts[-1] if self._parts else ()), *self._residuals[-1:]):
             arrived()
+
+    def take(self, best: TopK, solution: Solution) -> None:
+        """Start to bring a batch's results home; nothing waits for them yet."""
         # All of it or nothing: memory may run out in between, and the batch is taken again.
         parts = (self._sent(best.ids), self._sent(best.scores))
         if solution.residuals is not None:

@@ -117,8 +117,8 @@ def test_a_search_stays_within_what_is_predicted(index, thin, limited, method, k
 def test_more_results_than_the_kernel_gives_are_sorted_in_little_memory(gpu, limited):
     n, m = 2300, 64
     scores = cupy.asarray(np.random.default_rng(103).standard_normal((m, n)).astype("float32"))
-    # The results themselves, twice while they are joined, and the sorting of some rows.
-    with limited(2 * m * 2200 * 12 + 8 * n * 80 + (1 << 16)):
+    # The results themselves, and the sorting of some rows.
+    with limited(m * 2200 * 12 + 4 * n * 120 + (1 << 16)):
         best = gpu.top_k(scores, 2200)
     expected = -np.sort(-cupy.asnumpy(scores), axis=1)[:, :2200]
     np.testing.assert_array_equal(cupy.asnumpy(best.scores), expected)

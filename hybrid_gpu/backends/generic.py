@@ -109,7 +109,8 @@ class GenericBackend(ABC):
             # In the order of the user's ids, a stable sort settles ties as it should.
             best = self.top_k(xp.take(scores, numbering.places, axis=1), k)
             return TopK(scores=best.scores, ids=numbering.to_places(best.ids, xp))
-        ids = xp.argsort(scores, axis=-1, descending=True, stable=True)[:, :k]
+        ids = xp.argsort(scores, axis=-1, descending=True, stable=True)
+        ids = xp.asarray(ids[:, :k], copy=True)  # a view would keep all of them
         return TopK(scores=xp.take_along_axis(scores, ids, axis=-1), ids=ids)
 
     def place(self, ids: Array, values: Array, n: int) -> Array:

@@ -60,9 +60,7 @@ def observed_nodes(task: LocalTask, places: Array, weights: Array) -> LocalNodes
     return nodes_of(keys, left, xp)
 
 
-def pushed_nodes(
-    task: LocalTask, nodes: LocalNodes, thresholds: Array
-) -> tuple[LocalNodes, Array]:
+def pushed_nodes(task: LocalTask, nodes: LocalNodes, thresholds: Array) -> tuple[LocalNodes, Array]:
     """Nodes after the push, and which queries (m,) ran out of room.
 
     In each sweep all residuals above their limits (the query's threshold times the item's root)

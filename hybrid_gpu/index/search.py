@@ -14,7 +14,8 @@ from hybrid_gpu.backends.numpy_backend import is_on_host
 from hybrid_gpu.backends.protocol import TopK
 from hybrid_gpu.diffusion.observation import Observation
 from hybrid_gpu.diffusion.solution import Solution, not_converged
-from hybrid_gpu.graph.neighbors import Neighbors, unit_rows
+from hybrid_gpu.graph.neighbors import Neighbors
+from hybrid_gpu.graph.vectors import unit_rows
 from hybrid_gpu.ranking.first_stage import (
     FirstStage,
     GivenLists,
@@ -35,10 +36,10 @@ from hybrid_gpu.validation import (
 # The graph is read once per step for all columns; beyond this many, that saving is used up.
 _LARGEST_BATCH = 128
 # Arrays of (n, batch) that are alive at the same time during a search.
-ARRAYS_PER_BATCH = 10
+_ARRAYS_PER_BATCH = 10
 # What a query takes beside them at its peak, measured: for each observed or returned item, for each
 # item of a shortlist, and, whatever the batch, for each edge of the graph that is cut out for one.
-_BYTES_PER_LISTED, _BYTES_PER_SHORTLISTED, _BYTES_PER_CUT_EDGE = 80, 16, 120
+BYTES_PER_LISTED, _BYTES_PER_SHORTLISTED, _BYTES_PER_CUT_EDGE = 120, 16, 120
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -185,6 +186,11 @@ def lives_here(values: Any, backend: Backend) -> bool:
     return not is_on_host(values)
 
 
+def query_bytes(n: int, dtype: str) -> int:
+    """Bytes that a query takes at its peak, beside its lists."""
+    return _ARRAYS_PER_BATCH * n * np.dtype(dtype).itemsize
+
+
 def batch_width(
     state: IndexState, batch: int | None, count: int, *, lists: int = 0, beside: int = 0
 ) -> int:
@@ -196,7 +202,7 @@ def batch_width(
         return min(check_count(batch, "batch"), count)
     if count == 1:
         return 1  # whatever memory allows: not worth the time to ask
-    column = ARRAYS_PER_BATCH * state.n * (8 if state.dtype == "float64" else 4) + lists
+    column = query_bytes(state.n, state.dtype) + lists
     # Half of it: other threads may search too, and think the same.
     room = state.backend.available_bytes() // 2 - beside
     return max(1, min(_LARGEST_BATCH, count, room // column))
@@ -204,7 +210,7 @@ def batch_width(
 
 def width_for(state: IndexState, queries: Queries, request: Request) -> int:
     """Queries of a set to solve side by side."""
-    lists, beside = _BYTES_PER_LISTED * max(queries.observed, request.k), 0
+    lists, beside = BYTES_PER_LISTED * max(queries.observed, request.k), 0
     if request.method.uses_shortlist:
         lists += _BYTES_PER_SHORTLISTED * queries.shortlist
         entries = state.graph.adjacency.data.shape[0]
@@ -218,45 +224,62 @@ def ranked(state: IndexState, queries: Queries, request: Request) -> Ranking:
     notes = list(state.notes) if request.method.diffuses else []
     done = _Results(queries.here, backend)
     width = width_for(state, queries, request)
-    while done.queries < count:
-        try:
-            for parts in backend.uploads(queries.arrays, done.queries, width):
-                if progress:
-                    progress("search", done.queries, count)
-                with backend.stage("observe", done.seconds):
-                    found = queries.first_stage(state, *parts)
-                if request.method.rank is not None:
-                    with backend.stage("solve", done.seconds):
-                        done.take(request.method.rank(state, found, request))
-                    continue
-                with backend.stage("solve", done.seconds):
-                    solution = request.method.score(state, found, request)
-                    if request.degree_correction:
-                        solution = _degree_corrected(state, solution)
-                with backend.stage("rank", done.seconds):
-                    best = best_items(
-                        solution.values,
-                        request.k,
-                        found.unreached if request.fill else None,
-                        backend,
-                        state.numbering,
-                    )
-                    done.take(_ranked(best, solution, backend))
-        except MemoryError as fault:
-            # CuPy's out-of-memory is a MemoryError too. What is ranked so far stays.
-            if width == 1:
-                raise MemoryError(
-                    f"not enough memory on {backend.name} for one query on {state.n} items."
-                ) from fault
-            notes.append(f"out of memory with {width} queries at once: went on with {width // 2}")
-            width //= 2
-            backend.free_memory()
+    while not _took_all(state, queries, request, width, done):
+        # Outside of the function: what it held is free by now, its exception included.
+        notes.append(f"out of memory with {width} queries at once: went on with {width // 2}")
+        width //= 2
+        backend.free_memory()
     if progress:
         progress("search", count, count)
     ranking = done.ranking(request, width, tuple(notes))
     if request.stop.insists and done.missed_after is not None:
         raise not_converged(done.missed_after, request.stop.tolerance, result=ranking)
     return ranking
+
+
+def _took_all(
+    state: IndexState, queries: Queries, request: Request, width: int, done: _Results
+) -> bool:
+    """Rank what is left of a query set; whether memory was enough. What is ranked stays."""
+    backend, count = state.backend, queries.count
+    try:
+        for parts in backend.uploads(queries.arrays, done.queries, width):
+            if request.progress:
+                request.progress("search", done.queries, count)
+            done.settle()
+            _take_batch(state, queries.first_stage, parts, request, done)
+    except MemoryError as fault:  # CuPy's out-of-memory is one, too
+        if width == 1:
+            raise MemoryError(
+                f"not enough memory on {backend.name} for one query on {state.n} items."
+            ) from fault
+        return False
+    return True
+
+
+def _take_batch(
+    state: IndexState,
+    first_stage: Callable[..., FirstStage],
+    parts: tuple[Array, ...],
+    request: Request,
+    done: _Results,
+) -> None:
+    """Rank a batch. A function of its own: nothing of it is kept while the next one is made."""
+    backend = state.backend
+    with backend.stage("observe", done.seconds):
+        found = first_stage(state, *parts)
+    if request.method.rank is not None:
+        with backend.stage("solve", done.seconds):
+            done.take(request.method.rank(state, found, request))
+        return
+    with backend.stage("solve", done.seconds):
+        solution = request.method.score(state, found, request)
+        if request.degree_correction:
+            solution = _degree_corrected(state, solution)
+    with backend.stage("rank", done.seconds):
+        unreached = found.unreached if request.fill else None
+        best = best_items(solution.values, request.k, unreached, backend, state.numbering)
+        done.take(_ranked(best, solution, backend))
 
 
 def _degree_corrected(state: IndexState, solution: Solution) -> Solution:
@@ -290,6 +313,19 @@ class _Results:
         self._local: list[tuple[Callable[[], Array], ...]] = []
         self._steps = 0
         self._truncation: float | None = None
+
+    def settle(self) -> None:
+        """Have the results of the last batch at home: what they held on the device goes back.
+
+        So does pinned memory: the results of a large query set may be too many for either. And
+        what is left behind in a block of CuPy's pool keeps all of it from the next batch.
+        """
+        for arrived in (
+            *(self._parts[-1] if self._parts else ()),
+            *(self._local[-1] if self._local else ()),
+            *self._residuals[-1:],
+        ):
+            arrived()
 
     def take(self, batch: Ranked) -> None:
         """Start to bring a batch's results home; nothing waits for them yet."""

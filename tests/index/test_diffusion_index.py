@@ -548,12 +548,12 @@ def test_what_cannot_fit_into_memory_is_refused_before_the_work(backend, monkeyp
 @pytest.mark.parametrize(
     ("options", "lists", "beside"),
     [
-        ({}, 80 * 5, 0),
-        ({"query_neighbors": None}, 80 * 20, 0),
-        ({"k": 20}, 80 * 20, 0),
+        ({}, 120 * 5, 0),
+        ({"query_neighbors": None}, 120 * 20, 0),
+        ({"k": 20}, 120 * 20, 0),
         # The shortlist of each query, and the graph that is cut out for one at a time.
-        ({"method": "truncated"}, 80 * 5 + 16 * 20, 120 * 2 * 33),
-        ({"method": "truncated", "shortlist": 10}, 80 * 5 + 16 * 10, 120 * 33),
+        ({"method": "truncated"}, 120 * 5 + 16 * 20, 120 * 2 * 33),
+        ({"method": "truncated", "shortlist": 10}, 120 * 5 + 16 * 10, 120 * 33),
     ],
 )
 def test_a_search_takes_at_most_half_of_the_memory(backend, monkeypatch, options, lists, beside):

@@ -288,14 +288,13 @@ FAULTS = (
         "lifetimes",
         "a batch is counted twice if memory runs out in between",
         "index/search.py",
-        """        parts = (self._sent(best.ids), self._sent(best.scores))
-        if solution.residuals is not None:
-            self._residuals.append(self._sent(solution.residuals))
+        """        if batch.residuals is not None:
+            self._residuals.append(self._sent(batch.residuals))
         self._parts.append(parts)
 """,
-        """        self._parts.append((self._sent(best.ids), self._sent(best.scores)))
-        if solution.residuals is not None:
-            self._residuals.append(self._sent(solution.residuals))
+        """        self._parts.append(parts)
+        if batch.residuals is not None:
+            self._residuals.append(self._sent(batch.residuals))
 """,
         f"{TRANSFERS} -k taken_again",
     ),
@@ -405,8 +404,8 @@ FAULTS = (
         "memory",
         "the last batch is held while the next one is made",
         "index/search.py",
-        "        done.take(_unscaled(best, solution, backend), solution)\n",
-        "        done.take(_unscaled(best, solution, backend), solution)\n"
+        "        done.take(ranked_solution(solution, request.k, unreached, backend, state.numbering))\n",
+        "        done.take(ranked_solution(solution, request.k, unreached, backend, state.numbering))\n"
         "        done.last = (found, solution)\n",
         f"{MEMORY} -k finished_batch",
     ),

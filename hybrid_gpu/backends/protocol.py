@@ -190,6 +190,9 @@ class Edges:
 class Backend(Protocol):
     """One device and the operations on it that the array API does not name."""
 
+    searches_locally: bool
+    """Whether a local search is faster here than solving batches of queries."""
+
     @property
     def name(self) -> str:
         """``"numpy"`` or ``"cupy:0"``: what the user writes to get this backend."""
@@ -279,10 +282,6 @@ class Backend(Protocol):
         self, values: Array, vectors: CoarseVectors, inverse: CoarseInverse, alpha: float
     ) -> Deflated:
         """Take the span of some vectors out of (n, m) values, which may be overwritten."""
-
-    @property
-    def searches_locally(self) -> bool:
-        """Whether a local search is faster here than solving batches of queries."""
 
     def local_search(self, problem: Any, places: Array, weights: Array, k: int, effort: Any) -> Any:
         """The ``k`` best items of observations (m, q), found around them.

@@ -41,7 +41,6 @@ from hybrid_gpu.graph.neighbors import (
 )
 from hybrid_gpu.graph.vectors import Vectors, put_in_order, vectors_of
 from hybrid_gpu.progress import Progress
-from hybrid_gpu.ranking.local_ranking import searched_locally
 from hybrid_gpu.ranking.state import OWN_GRAPH, Grouping, IndexState, Origin
 from hybrid_gpu.validation import (
     check_choice,
@@ -258,7 +257,7 @@ def with_chosen_basis(state: IndexState, choice: BasisChoice, *, labels: Any = N
             # The inverse of its coarse system: the first search shall not have to wait for it.
             basis.coarse_inverse(state.alpha)
         made = replace(state, basis=basis, grouping=grouping)
-        if searched_locally(made):
+        if made.local:
             made.local_problem(made.alpha)  # the same
     return made
 

@@ -11,7 +11,6 @@ import numpy as np
 
 from hybrid_gpu.backends import Array, Backend, select_backend
 from hybrid_gpu.backends.numpy_backend import is_on_host
-from hybrid_gpu.backends.protocol import TopK
 from hybrid_gpu.diffusion.observation import Observation
 from hybrid_gpu.diffusion.solution import Solution, not_converged
 from hybrid_gpu.graph.neighbors import Neighbors
@@ -23,9 +22,9 @@ from hybrid_gpu.ranking.first_stage import (
     SimilarItems,
     powered,
 )
-from hybrid_gpu.ranking.request import Ranked, Request
+from hybrid_gpu.ranking.request import Request
 from hybrid_gpu.ranking.state import IndexState
-from hybrid_gpu.ranking.top_items import LocalFacts, Ranking, Report, best_items
+from hybrid_gpu.ranking.top_items import LocalFacts, Ranked, Ranking, Report, ranked_solution
 from hybrid_gpu.validation import (
     check_count,
     check_item_ids,
@@ -278,22 +277,12 @@ def _take_batch(
             solution = _degree_corrected(state, solution)
     with backend.stage("rank", done.seconds):
         unreached = found.unreached if request.fill else None
-        best = best_items(solution.values, request.k, unreached, backend, state.numbering)
-        done.take(_ranked(best, solution, backend))
+        done.take(ranked_solution(solution, request.k, unreached, backend, state.numbering))
 
 
 def _degree_corrected(state: IndexState, solution: Solution) -> Solution:
     """Scores divided by the root of the items' degrees."""
     return replace(solution, values=solution.values * state.graph.degree_correction(state.backend))
-
-
-def _ranked(best: TopK, solution: Solution, backend: Backend) -> Ranked:
-    """The best items of a solution, with their scores in the units of the observation."""
-    if solution.scale is not None:
-        # Not before they are ranked: tiny scores would all become zero.
-        scores = backend.xp.astype(best.scores * solution.scale, best.scores.dtype)
-        best = TopK(scores=scores, ids=best.ids)
-    return Ranked(best, solution.residuals, solution.steps, solution.converged, solution.truncation)
 
 
 class _Results:

@@ -73,7 +73,7 @@ def requested(
         degree_correction=check_flag(degree_correction, "degree_correction"),
         fill=fill,
     )
-    if method == "auto" and worth_local(state, request):
+    if state.local and method == "auto" and worth_local(state, request):
         return replace(request, method=METHODS[_LOCAL])
     if stop.tolerance is not None and not chosen.exact and chosen_filter.resolvent is not None:
         raise ValueError(

@@ -28,6 +28,8 @@ class FirstStage(ABC):
         The results that diffusion starts from.
     scale : float64 array of shape (m, 1)
         How large each observation is: a power of two.
+    weights : float array of shape (m, q)
+        The weights of the observation over its scale: the largest of each query is 1 to 2.
     queries : float array of shape (m, d), or None
         Unit query vectors; None if the first stage was somebody else's.
     """
@@ -39,11 +41,7 @@ class FirstStage(ABC):
         xp = state.backend.xp
         sizes = xp.abs(xp.astype(observation.weights, xp.float64))
         self.scale = power_of_two(xp.max(sizes, axis=1, keepdims=True), xp)
-
-    def scaled_weights(self) -> Array:
-        """The weights of the observation (m, q), the largest of each query being 1 to 2."""
-        scaled = self.observation.weights / self.scale
-        return self._state.backend.xp.astype(scaled, self._state.graph.degrees.dtype)
+        self.weights = xp.astype(observation.weights / self.scale, state.graph.degrees.dtype)
 
     @abstractmethod
     def similarities(self) -> Array:

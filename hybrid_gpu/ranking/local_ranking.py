@@ -16,24 +16,19 @@ from hybrid_gpu.diffusion.diffuse import diffused
 from hybrid_gpu.diffusion.local import ROOMS, effort_for
 from hybrid_gpu.diffusion.solution import RANKING, Solution
 from hybrid_gpu.ranking.first_stage import FirstStage
-from hybrid_gpu.ranking.request import Ranked, Request
+from hybrid_gpu.ranking.request import Request
 from hybrid_gpu.ranking.state import IndexState
-from hybrid_gpu.ranking.top_items import LocalFacts, best_items
+from hybrid_gpu.ranking.top_items import LocalFacts, Ranked, best_items
 
-# From these on, to visit pays: smaller graphs are solved whole in less time, and so are rankings
-# of more than a part of all items (``bench/latency.py``).
-_ITEMS_WORTH, _PART_OF_ITEMS, _MOST_RANKED = 20_000, 100, 2_000
-
-
-def searched_locally(state: IndexState) -> bool:
-    """Whether ``auto`` takes ``local`` for short rankings of an index."""
-    return state.n >= _ITEMS_WORTH and state.backend.searches_locally and state.has_groups
+# Longer rankings, of more than this part of all items, are solved whole in less time
+# (``bench/latency.py``).
+_PART_OF_ITEMS, _MOST_RANKED = 100, 2_000
 
 
 def worth_local(state: IndexState, request: Request) -> bool:
     """Whether ``auto`` takes ``local``: by the index and what is asked, never by the batch."""
     return (
-        searched_locally(state)
+        state.local
         and request.k <= min(state.n // _PART_OF_ITEMS, _MOST_RANKED)
         and request.stop == RANKING
         and request.filter.resolvent is not None
@@ -94,7 +89,7 @@ def _searched(state: IndexState, first_stage: FirstStage, request: Request) -> L
     xp, alpha = state.backend.xp, request.filter.resolvent
     assert alpha is not None, "checked before any search"
     problem = state.local_problem(alpha)
-    places, weights = first_stage.observation.ids, first_stage.scaled_weights()
+    places, weights = first_stage.observation.ids, first_stage.weights
     answer: LocalAnswer | None = None
     numbers = xp.arange(places.shape[0], dtype=xp.int64, device=state.backend.device)
     for room in ROOMS:
@@ -113,7 +108,7 @@ def _solved(state: IndexState, first_stage: FirstStage, request: Request, rows: 
     """The diffusion of some of the queries on the whole graph."""
     take, backend = state.backend.xp.take, state.backend
     places = take(first_stage.observation.ids, rows, axis=0)
-    weights = take(first_stage.scaled_weights(), rows, axis=0)
+    weights = take(first_stage.weights, rows, axis=0)
     right_side = backend.place(places, weights, state.n)
     return diffused(
         state.graph.adjacency, right_side, state.basis, request.filter, request.stop, backend

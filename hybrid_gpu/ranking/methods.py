@@ -29,7 +29,7 @@ def _right_side(state: IndexState, first_stage: FirstStage) -> Array:
     # The square of a number below 1e-23 is zero in float32, and weights are powers of
     # similarities: those of 1e-7 already have squares that are.
     places = first_stage.observation.ids
-    return state.backend.place(places, first_stage.scaled_weights(), state.n)
+    return state.backend.place(places, first_stage.weights, state.n)
 
 
 def _direct(values: Array, scale: Array | None = None) -> Solution:
@@ -89,7 +89,7 @@ def _within_components(state: IndexState, first_stage: FirstStage, values: Array
     component = backend.asarray(labels.astype("int64"))
     observed = xp.reshape(xp.take(component, xp.reshape(known, (-1,))), places.shape)
     observed = xp.where(places < 0, places, observed)
-    weights = backend.place(observed, first_stage.scaled_weights(), int(labels.max()) + 1)
+    weights = backend.place(observed, first_stage.weights, int(labels.max()) + 1)
     return xp.where(xp.take(weights, component, axis=0) > 0, values, xp.zeros_like(values))
 
 
@@ -210,7 +210,7 @@ def _as_in_paper(
 
 def _precomputed(state: IndexState, first_stage: FirstStage, request: Request) -> Solution:
     """The sum of the stored columns of the observed items: diffusion is linear."""
-    scaled = replace(first_stage.observation, weights=first_stage.scaled_weights())
+    scaled = replace(first_stage.observation, weights=first_stage.weights)
     values = state.required_columns().combine(scaled, state.backend)
     return _direct(values, first_stage.scale)
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from hybrid_gpu.backends import Array
-from hybrid_gpu.backends.protocol import TopK
 from hybrid_gpu.diffusion.filters import Filter
 from hybrid_gpu.diffusion.solution import Solution, Stopping
 from hybrid_gpu.diffusion.sparsity import Sparsity
@@ -14,7 +12,7 @@ from hybrid_gpu.progress import Progress
 from hybrid_gpu.ranking.first_stage import FirstStage
 from hybrid_gpu.ranking.query_expansion import Expansion
 from hybrid_gpu.ranking.state import IndexState
-from hybrid_gpu.ranking.top_items import LocalFacts
+from hybrid_gpu.ranking.top_items import Ranked
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -58,28 +56,6 @@ class Request:
     progress: Progress | None
     degree_correction: bool
     fill: bool
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Ranked:
-    """The best items of a batch, and how they were found.
-
-    Attributes
-    ----------
-    best : TopK
-        Of shape (m, k), by the user's ids.
-    residuals, steps, converged, truncation
-        As in a ``Solution``.
-    local : LocalFacts or None
-        How far each query went, where a method searched locally.
-    """
-
-    best: TopK
-    residuals: Array | None
-    steps: int
-    converged: bool
-    truncation: float | None = None
-    local: LocalFacts | None = None
 
 
 def nothing_kept(state: IndexState, sparsity: Sparsity) -> int:

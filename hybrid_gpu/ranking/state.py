@@ -24,6 +24,9 @@ from hybrid_gpu.ranking.columns import Columns
 # Users are told of more isolated items than this part of all, and of a largest component with less
 # than this part of those that have an edge.
 _MANY_ISOLATED, _SMALL_LARGEST = 0.01, 0.5
+# From so many items on, a local search pays: smaller graphs are solved whole in less time
+# (``bench/latency.py``).
+_ITEMS_WORTH = 20_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +120,8 @@ class IndexState:
         ``"float32"`` or ``"float64"``.
     filter : PageRank
         The filter of a search that names no other.
+    local : bool
+        Whether short rankings are searched locally, if nobody says otherwise.
     notes : tuple of str
         What a user may want to know of the graph: items without an edge, many components.
     """
@@ -137,6 +142,7 @@ class IndexState:
     n: int = field(init=False)
     dtype: str = field(init=False)
     filter: PageRank = field(init=False)
+    local: bool = field(init=False)
     notes: tuple[str, ...] = field(init=False)
     _problems: Kept[float, LocalProblem] = field(init=False)
 
@@ -144,6 +150,9 @@ class IndexState:
         object.__setattr__(self, "n", self.graph.n)
         object.__setattr__(self, "dtype", self.graph.dtype)
         object.__setattr__(self, "filter", PageRank(self.alpha))
+        groups = isinstance(self.basis, AggregateBasis) and self.basis.spread is not None
+        large = self.n >= _ITEMS_WORTH and self.backend.searches_locally
+        object.__setattr__(self, "local", groups and large)
         object.__setattr__(self, "notes", tuple(_notes(self.graph)))
         # Of this state alone: another one has another graph, order or basis.
         object.__setattr__(self, "_problems", Kept(2))
@@ -199,11 +208,6 @@ class IndexState:
             alpha,
             lambda: local_problem(self.graph, basis, self.numbering.order, alpha, self.backend),
         )
-
-    @property
-    def has_groups(self) -> bool:
-        """Whether there are groups of items to search locally with."""
-        return isinstance(self.basis, AggregateBasis) and self.basis.spread is not None
 
     def required_groups(self) -> AggregateBasis:
         """The groups of items, or an error that says how to get them."""

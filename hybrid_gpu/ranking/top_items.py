@@ -8,6 +8,7 @@ from typing import Any
 
 from hybrid_gpu.backends import Array, Backend, on_device, select_backend
 from hybrid_gpu.backends.protocol import Numbering, TopK
+from hybrid_gpu.diffusion.solution import Solution
 from hybrid_gpu.errors import HybridGpuError
 from hybrid_gpu.validation import DTYPES, check_count, dtype_name, shown
 
@@ -27,6 +28,28 @@ class LocalFacts:
     settled: Array
     rounds: Array
     visited: Array
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Ranked:
+    """The best items of a batch, and how they were found.
+
+    Attributes
+    ----------
+    best : TopK
+        Of shape (m, k), by the user's ids.
+    residuals, steps, converged, truncation
+        As in a ``Solution``.
+    local : LocalFacts or None
+        How far each query went, where a method searched locally.
+    """
+
+    best: TopK
+    residuals: Array | None
+    steps: int
+    converged: bool
+    truncation: float | None = None
+    local: LocalFacts | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -188,6 +211,22 @@ def best_items(
     if numbering is None:
         return best
     return TopK(scores=best.scores, ids=numbering.to_ids(best.ids, xp))
+
+
+def ranked_solution(
+    solution: Solution,
+    k: int,
+    similarities: Callable[[], Array] | None,
+    backend: Backend,
+    numbering: Numbering,
+) -> Ranked:
+    """The best items of a solution, with their scores in the units of the observation."""
+    best = best_items(solution.values, k, similarities, backend, numbering)
+    if solution.scale is not None:
+        # Not before they are ranked: tiny scores would all become zero.
+        scores = backend.xp.astype(best.scores * solution.scale, best.scores.dtype)
+        best = TopK(scores=scores, ids=best.ids)
+    return Ranked(best, solution.residuals, solution.steps, solution.converged, solution.truncation)
 
 
 def refuse_nan(best: Array, backend: Backend) -> None:

@@ -50,6 +50,9 @@ class GenericBackend(ABC):
     @abstractmethod
     def spmm(self, matrix: SparseMatrix, dense: Array) -> Array: ...
 
+    @abstractmethod
+    def available_bytes(self) -> int: ...
+
     def matmul(self, left: Array, right: Array) -> Array:
         return self.xp.matmul(left, right)
 

@@ -7,9 +7,24 @@ keys, so those of a query lie together, and a key is found by a binary search.
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
-from typing import Any
+from typing import Any, Protocol
 
-from hybrid_gpu.backends.protocol import Array, Backend, SparseMatrix
+from hybrid_gpu.backends.protocol import Array, SparseMatrix
+
+
+class ArrayBackend(Protocol):
+    """As much of a backend as a local search takes: arrays, their products, and what is free."""
+
+    @property
+    def xp(self) -> Any: ...
+    @property
+    def device(self) -> Any: ...
+    def csr(
+        self, data: Array, indices: Array, indptr: Array, shape: tuple[int, int]
+    ) -> SparseMatrix: ...
+    def spmm(self, matrix: SparseMatrix, dense: Array) -> Array: ...
+    def matmul(self, left: Array, right: Array) -> Array: ...
+    def available_bytes(self) -> int: ...
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -91,7 +106,7 @@ class RaggedRows:
     weights: Array
 
 
-def ragged_rows(matrix: SparseMatrix, items: Array, backend: Backend) -> RaggedRows:
+def ragged_rows(matrix: SparseMatrix, items: Array, backend: ArrayBackend) -> RaggedRows:
     """The rows of a sparse matrix at ``items``, in any order and any number of times."""
     xp = backend.xp
     starts = xp.astype(xp.take(matrix.indptr, items), xp.int64)
@@ -107,7 +122,7 @@ def ragged_rows(matrix: SparseMatrix, items: Array, backend: Backend) -> RaggedR
     )
 
 
-def matrix_of(entries: RaggedRows, shape: tuple[int, int], backend: Backend) -> SparseMatrix:
+def matrix_of(entries: RaggedRows, shape: tuple[int, int], backend: ArrayBackend) -> SparseMatrix:
     """A sparse matrix from entries in the order of their rows."""
     xp = backend.xp
     kind = xp.int32 if max(*shape, entries.rows.shape[0]) < 2**31 else xp.int64
@@ -116,15 +131,16 @@ def matrix_of(entries: RaggedRows, shape: tuple[int, int], backend: Backend) -> 
     return backend.csr(entries.weights, columns, xp.astype(indptr, kind), shape)
 
 
-def distinct(values: Array, xp: Any) -> Array:
+def distinct(values: Array, backend: ArrayBackend) -> Array:
     """Integers (count,) >= 0 in order, each of them once."""
     # Of unique_values, the standard does not promise an order.
+    xp = backend.xp
+    none = xp.full(1, -1, dtype=values.dtype, device=backend.device)
     values = xp.sort(values)
-    before = xp.concat([xp.full_like(values[:1], -1), values[:-1]])
-    return values[values != before]
+    return values[values != xp.concat([none, values])[:-1]]
 
 
-def sums_at(places: Array, values: Array, count: int, backend: Backend) -> Array:
+def sums_at(places: Array, values: Array, count: int, backend: ArrayBackend) -> Array:
     """Values added up at the places (0 to ``count - 1``) where they belong, of shape (count,)."""
     xp = backend.xp
     order = xp.argsort(places)
@@ -144,7 +160,7 @@ class QuerySums:
     """
 
     matrix: SparseMatrix
-    backend: Backend
+    backend: ArrayBackend
 
     def __call__(self, *values: Array) -> tuple[Array, ...]:
         """Of each array (nodes,) its sums (m,)."""
@@ -154,7 +170,7 @@ class QuerySums:
         return tuple(sums[:, number] for number in range(len(values)))
 
 
-def sums_by_query(query: Array, m: int, backend: Backend) -> QuerySums:
+def sums_by_query(query: Array, m: int, backend: ArrayBackend) -> QuerySums:
     """Sums over nodes whose queries (nodes,) ascend."""
     xp, nodes = backend.xp, query.shape[0]
     ones = xp.ones(nodes, dtype=xp.float64, device=backend.device)
@@ -162,17 +178,17 @@ def sums_by_query(query: Array, m: int, backend: Backend) -> QuerySums:
     return QuerySums(matrix_of(entries, (m, nodes), backend), backend)
 
 
-def counts_by_query(keys: Array, n: int, m: int, backend: Backend) -> Array:
+def counts_by_query(keys: Array, n: int, m: int, backend: ArrayBackend) -> Array:
     """How many of ascending keys belong to each query, int64 of shape (m,)."""
     bounds = bounds_by_query(keys, n, m, backend)
     return bounds[1:] - bounds[:-1]
 
 
-def bounds_by_query(keys: Array, n: int, m: int, backend: Backend) -> Array:
+def bounds_by_query(keys: Array, n: int, m: int, backend: ArrayBackend) -> Array:
     """Where each query begins among ascending keys, and where the last ends; of shape (m + 1,)."""
     xp = backend.xp
     return xp.astype(xp.searchsorted(keys, _count(m + 1, backend) * n), xp.int64)
 
 
-def _count(stop: int, backend: Backend) -> Array:
+def _count(stop: int, backend: ArrayBackend) -> Array:
     return backend.xp.arange(stop, dtype=backend.xp.int64, device=backend.device)

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from hybrid_gpu.backends.local_nodes import (
+    ArrayBackend,
     LocalNodes,
     RaggedRows,
     counts_by_query,
@@ -16,7 +17,7 @@ from hybrid_gpu.backends.local_nodes import (
     sums_at,
 )
 from hybrid_gpu.backends.local_records import LocalEffort, LocalProblem
-from hybrid_gpu.backends.protocol import Array, Backend
+from hybrid_gpu.backends.protocol import Array
 
 # Sweeps of the push at most. In a component so small that nothing spreads out, mass would only fade
 # by alpha from sweep to sweep; the system solves what is left there.
@@ -29,7 +30,7 @@ class LocalTask:
 
     problem: LocalProblem
     effort: LocalEffort
-    backend: Backend
+    backend: ArrayBackend
     room: int
 
     @property
@@ -54,7 +55,7 @@ def observed_nodes(task: LocalTask, places: Array, weights: Array) -> LocalNodes
     queries = xp.arange(places.shape[0], dtype=xp.int64, device=task.backend.device)
     known = places >= 0
     entries = (queries[:, None] * task.n + places)[known]
-    keys = distinct(entries, xp)
+    keys = distinct(entries, task.backend)
     where = xp.searchsorted(keys, entries)
     left = sums_at(where, weights[known], keys.shape[0], task.backend)
     return nodes_of(keys, left, xp)
@@ -132,7 +133,7 @@ def _looked_around(task: LocalTask, nodes: LocalNodes, chosen: Array) -> StepOut
     xp = task.xp
     keys = nodes.keys[chosen]
     entries = keyed_rows(task, keys)
-    seen = distinct(entries.columns, xp)
+    seen = distinct(entries.columns, task.backend)
     where = xp.searchsorted(nodes.keys, seen)
     where = xp.where(where < nodes.keys.shape[0], where, xp.zeros_like(where))
     fresh = seen[xp.take(nodes.keys, where) != seen]

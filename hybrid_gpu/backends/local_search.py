@@ -12,6 +12,7 @@ from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from hybrid_gpu.backends.local_nodes import (
+    ArrayBackend,
     LocalNodes,
     bounds_by_query,
     counts_by_query,
@@ -34,16 +35,18 @@ from hybrid_gpu.backends.local_system import (
     predicted_scores,
     solved,
 )
-from hybrid_gpu.backends.protocol import Array, Backend
+from hybrid_gpu.backends.protocol import Array
 
 # As in kernels/cpu/local.c: how often the reach is halved in a round, and which scores, as parts of
 # the last one watched, tell how much the ranking around it still moves.
 _HALVINGS = 8
 _BORDER_LOW, _BORDER_HIGH = 0.7, 1.5
+# What a round takes for each entry of a row, and for each node.
+_BYTES_OF_ENTRY, _BYTES_OF_NODE = 80, 400
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Queries:
+class _OpenQueries:
     """The queries that are not over; arrays of shape (m,), coefficients (r, m).
 
     ``numbers`` are the caller's. ``whole`` is the square of the observation, ``reach`` that of the
@@ -73,7 +76,7 @@ class _Verdict:
 
 
 def search_locally(
-    backend: Backend,
+    backend: ArrayBackend,
     problem: LocalProblem,
     places: Array,
     weights: Array,
@@ -85,12 +88,29 @@ def search_locally(
     task = LocalTask(problem, effort, backend, room=max(effort.room, width))
     places = xp.astype(places, xp.int64, copy=False)
     _check_places(places, task.n, xp)
+    together = _queries_at_once(task)
+    slices = [slice(start, min(start + together, m)) for start in range(0, max(m, 1), together)]
+    answers = [_searched(task, places[some, :], weights[some, :], k) for some in slices]
+    return _concatenated(answers, xp)
+
+
+def _queries_at_once(task: LocalTask) -> int:
+    """How many queries fit into half of the memory, should each of them take all of its room."""
+    row = task.problem.adjacency.data.shape[0] / max(task.n, 1)
+    most = task.room * (row * _BYTES_OF_ENTRY + _BYTES_OF_NODE)
+    return max(1, int(task.backend.available_bytes() / 2 / most))
+
+
+def _searched(task: LocalTask, places: Array, weights: Array, k: int) -> LocalAnswer:
+    """The answers of queries that go together."""
+    xp, backend, effort, m = task.xp, task.backend, task.effort, places.shape[0]
     nodes = observed_nodes(task, places, weights)
     query = nodes.keys // task.n
     (whole,) = sums_by_query(query, m, backend)(xp.astype(nodes.left, xp.float64) ** 2)
     sizes = xp.where(places >= 0, xp.abs(weights), xp.zeros_like(weights))
-    largest = xp.max(xp.concat([sizes, xp.zeros_like(weights[:, :1])], axis=1), axis=1)
-    queries = _Queries(
+    none = xp.zeros((m, 1), dtype=weights.dtype, device=backend.device)
+    largest = xp.max(xp.concat([sizes, none], axis=1), axis=1)
+    queries = _OpenQueries(
         numbers=xp.arange(m, dtype=xp.int64, device=backend.device),
         whole=whole,
         reach=xp.full_like(whole, effort.reach),
@@ -113,7 +133,9 @@ def search_locally(
         coefficients = coarse_coefficients(task, nodes, queries.count)
         nodes = guessed_nodes(task, nodes, coefficients)
         parts += _rounds(task, replace(queries, coefficients=coefficients), nodes, k)
-    return _together(parts, xp)
+    answer = _concatenated([part for _, part in parts], xp)
+    # In the caller's order.
+    return _in_order(answer, xp.argsort(xp.concat([numbers for numbers, _ in parts])), xp)
 
 
 def _check_places(places: Array, n: int, xp: Any) -> None:
@@ -123,7 +145,7 @@ def _check_places(places: Array, n: int, xp: Any) -> None:
 
 
 def _rounds(
-    task: LocalTask, queries: _Queries, nodes: LocalNodes, k: int
+    task: LocalTask, queries: _OpenQueries, nodes: LocalNodes, k: int
 ) -> list[tuple[Array, LocalAnswer]]:
     """Rounds until the rule is met by every query, or there is no room for it."""
     xp, parts, number = task.xp, [], 0
@@ -140,8 +162,8 @@ def _rounds(
 
 
 def _round(
-    task: LocalTask, queries: _Queries, nodes: LocalNodes, number: int
-) -> tuple[_Queries, LocalNodes, _Verdict]:
+    task: LocalTask, queries: _OpenQueries, nodes: LocalNodes, number: int
+) -> tuple[_OpenQueries, LocalNodes, _Verdict]:
     """Solve for T, look at the best, and let those in who may be among them."""
     xp, effort, m = task.xp, task.effort, queries.count
     system = local_system(task, nodes, m)
@@ -152,11 +174,13 @@ def _round(
     loose = effort.loose**2 * goal
     solution = solved(task, system, nodes, xp.where(queries.closing | complete, goal, loose))
     nodes = replace(nodes, score=solution.score)
-    solution = _tried_again(task, system, nodes, solution, xp.where(complete, goal, xp.inf))
+    endless = xp.full_like(goal, xp.inf)
+    solution = _tried_again(task, system, nodes, solution, xp.where(complete, goal, endless))
     nodes = replace(nodes, score=solution.score)
     queries = replace(queries, steps=queries.steps + solution.steps)
 
-    last = xp.where(rows >= effort.watched, _last_scores(task, system, nodes, m), 0.0)
+    last = _last_scores(task, system, nodes, m)
+    last = xp.where(rows >= effort.watched, last, xp.zeros_like(last))
     changes, drift, nodes = _changes(task, system, nodes, last)
     predicted = predicted_scores(task, system, nodes)
     query = nodes.keys // task.n
@@ -232,8 +256,8 @@ def _changes(
 
 
 def _grown(
-    task: LocalTask, queries: _Queries, nodes: LocalNodes, last: Array, growing: Array
-) -> tuple[_Queries, LocalNodes]:
+    task: LocalTask, queries: _OpenQueries, nodes: LocalNodes, last: Array, growing: Array
+) -> tuple[_OpenQueries, LocalNodes]:
     """Nodes come in whose score is predicted within reach of the last one watched."""
     xp, m, reach, full = task.xp, queries.count, queries.reach, queries.full
     if not bool(xp.any(growing)):
@@ -265,7 +289,12 @@ def _grown(
 
 
 def _answered(
-    task: LocalTask, queries: _Queries, nodes: LocalNodes, verdict: _Verdict, number: int, k: int
+    task: LocalTask,
+    queries: _OpenQueries,
+    nodes: LocalNodes,
+    verdict: _Verdict,
+    number: int,
+    k: int,
 ) -> LocalAnswer:
     """The k best of T in order, and how each query came to them."""
     xp, m = task.xp, queries.count
@@ -279,7 +308,8 @@ def _answered(
     order = xp.take(order, xp.argsort(xp.take(keys, order) // task.n, stable=True))
     ranks = xp.arange(k, dtype=xp.int64, device=task.backend.device)[None, :]
     there = ranks < rows[:, None]
-    chosen = xp.where(there, bounds[:-1][:, None] + ranks, 0)
+    chosen = bounds[:-1][:, None] + ranks
+    chosen = xp.where(there, chosen, xp.zeros_like(chosen))
     chosen = xp.take(order, xp.reshape(chosen, (-1,)))
     scores = (1 - task.problem.alpha) * xp.reshape(xp.take(scores, chosen), (m, k))
     places = xp.reshape(xp.take(keys % task.n, chosen), (m, k))
@@ -296,7 +326,7 @@ def _answered(
 
 
 def _nothing_found(
-    queries: _Queries, k: int, task: LocalTask, *, settled: bool
+    queries: _OpenQueries, k: int, task: LocalTask, *, settled: bool
 ) -> tuple[Array, LocalAnswer]:
     """The answer of queries that observe nothing, or have no room for what they observe."""
     xp, device, m = task.xp, task.backend.device, queries.count
@@ -315,8 +345,8 @@ def _nothing_found(
 
 
 def _going_on(
-    task: LocalTask, queries: _Queries, nodes: LocalNodes, which: Array
-) -> tuple[_Queries, LocalNodes]:
+    task: LocalTask, queries: _OpenQueries, nodes: LocalNodes, which: Array
+) -> tuple[_OpenQueries, LocalNodes]:
     """Some of the queries (a mask), numbered anew, and their nodes."""
     xp = task.xp
     nodes = nodes.chosen(xp.take(which, nodes.keys // task.n), xp)
@@ -325,15 +355,20 @@ def _going_on(
     return _some(queries, which, xp), replace(nodes, keys=keys)
 
 
-def _some(queries: _Queries, which: Array, xp: Any) -> _Queries:
+def _some(queries: _OpenQueries, which: Array, xp: Any) -> _OpenQueries:
     (chosen,) = xp.nonzero(which)
     parts = {field.name: getattr(queries, field.name) for field in fields(queries)}
-    return _Queries(**{name: xp.take(part, chosen, axis=-1) for name, part in parts.items()})
+    return _OpenQueries(**{name: xp.take(part, chosen, axis=-1) for name, part in parts.items()})
 
 
-def _together(parts: list[tuple[Array, LocalAnswer]], xp: Any) -> LocalAnswer:
-    """The answers of all queries, in the caller's order."""
-    order = xp.argsort(xp.concat([numbers for numbers, _ in parts]))
+def _concatenated(answers: list[LocalAnswer], xp: Any) -> LocalAnswer:
     names = [field.name for field in fields(LocalAnswer)]
-    columns = {name: xp.concat([getattr(part, name) for _, part in parts]) for name in names}
-    return LocalAnswer(**{name: xp.take(value, order, axis=0) for name, value in columns.items()})
+    return LocalAnswer(
+        **{name: xp.concat([getattr(one, name) for one in answers]) for name in names}
+    )
+
+
+def _in_order(answer: LocalAnswer, order: Array, xp: Any) -> LocalAnswer:
+    """The answers of queries in another order."""
+    names = [field.name for field in fields(LocalAnswer)]
+    return LocalAnswer(**{name: xp.take(getattr(answer, name), order, axis=0) for name in names})

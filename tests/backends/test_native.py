@@ -42,6 +42,9 @@ class Generic(GenericBackend):
         whole = sparse.csr_array((matrix.data, matrix.indices, matrix.indptr), matrix.shape)
         return whole @ dense
 
+    def available_bytes(self):
+        return NumpyBackend().available_bytes()
+
 
 @pytest.fixture(scope="module", params=LEVELS)
 def core(request):

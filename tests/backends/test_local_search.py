@@ -1,0 +1,412 @@
+"""Local search in array operations: what a dense solve of the whole graph gives, found nearby."""
+
+from __future__ import annotations
+
+import tracemalloc
+from dataclasses import fields, replace
+
+import numpy as np
+import pytest
+import scipy.sparse as sparse
+from conftest import TOLERANCE, clustered_vectors, dense, path, two_cliques
+
+import hybrid_gpu as hg
+from hybrid_gpu.backends.generic import GenericBackend
+from hybrid_gpu.backends.local_records import LocalEffort, LocalProblem
+from hybrid_gpu.backends.local_search import search_locally
+from hybrid_gpu.backends.native import native_core
+from hybrid_gpu.backends.native_backend import NativeBackend
+from hybrid_gpu.backends.protocol import CoarseInverse
+
+EFFORT = LocalEffort(
+    tolerance=5e-4,
+    loose=2,
+    push=0.01,
+    reach=0.2,
+    growth=0.25,
+    drift=0.01,
+    calm=0.002,
+    changes=1,
+    watched=100,
+    steps=100,
+    rounds=12,
+    room=32768,
+)
+ALPHAS = (0.5, 0.9, 0.99, 0.999)
+
+
+def problem_of(graph, backend, alpha, *, groups=12, order=None):
+    """The problem of a graph; groups are a number of them, or labels."""
+    labels = (
+        hg.aggregate(graph, groups=groups, backend=backend) if isinstance(groups, int) else groups
+    )
+    basis = hg.aggregate_basis(graph, labels, backend=backend)
+    degrees = backend.to_numpy(graph.degrees)
+    return LocalProblem(
+        adjacency=graph.adjacency,
+        spread=basis.spread,
+        inverse=basis.coarse_inverse(alpha),
+        roots=backend.asarray(np.sqrt(degrees / degrees.mean()).astype(degrees.dtype)),
+        order=backend.asarray(np.arange(graph.n) if order is None else np.asarray(order)),
+        alpha=alpha,
+    )
+
+
+def clusters(backend, rng, alpha, dtype="float64", n=300):
+    """Items around a few centers, two pairs far from everything, and five isolated items."""
+    near = hg.reciprocal_graph(
+        hg.nearest_neighbors(clustered_vectors(rng, n).astype("float32"), k=8, backend="numpy")
+    )
+    weights = sparse.csr_array(
+        (near.adjacency.data, near.adjacency.indices, near.adjacency.indptr), near.adjacency.shape
+    )
+    pair = np.array([[0, 1.0], [1, 0]])
+    whole = sparse.csr_array(sparse.block_diag([weights, pair, pair, np.zeros((5, 5))]))
+    graph = hg.graph_from_affinity(whole, dtype=dtype, backend=backend)
+    return problem_of(graph, backend, alpha), graph
+
+
+def grid(backend, alpha, height=18, width=30):
+    """Items of one component that no push covers."""
+    one, other = sparse.eye_array(height), sparse.eye_array(width)
+    affinity = sparse.kron(path(height), other) + sparse.kron(one, path(width))
+    graph = hg.graph_from_affinity(sparse.csr_array(affinity), dtype="float64", backend=backend)
+    return problem_of(graph, backend, alpha), graph
+
+
+def observations(rng, n, m=6, width=5, dtype="float64"):
+    return rng.integers(0, n, (m, width)), rng.random((m, width)).astype(dtype) + 0.1
+
+
+def searched(backend, problem, places, weights, k, effort, search=search_locally):
+    """The answer, with its arrays on the host."""
+    arrays = backend.asarray(places), backend.asarray(weights)
+    return on_host(backend, search(backend, problem, *arrays, k, effort))
+
+
+def on_host(backend, answer):
+    names = [field.name for field in fields(answer)]
+    return type(answer)(**{name: backend.to_numpy(getattr(answer, name)) for name in names})
+
+
+def exact_scores(backend, problem, places, weights):
+    """The scores (m, n) by a dense solve in float64, and the lengths (m,) of the observations."""
+    adjacency = dense(backend, problem.adjacency).astype("float64")
+    n, observed = len(adjacency), np.zeros((len(places), len(adjacency)))
+    for row, (items, values) in enumerate(zip(places, weights, strict=True)):
+        known = items >= 0
+        np.add.at(observed[row], items[known], values[known])
+    scores = np.linalg.solve(np.eye(n) - problem.alpha * adjacency, observed.T).T
+    return (1 - problem.alpha) * scores, np.linalg.norm(observed, axis=1)
+
+
+def error_bound(problem, dtype, effort, lengths):
+    """How far scores of whole components may be from the exact ones, of shape (m, 1).
+
+    A residual of ``tolerance`` times the observation is an error of at most 1 / (1 - alpha) times
+    that in the solution, and scores are 1 - alpha of the solution. Rounding in the scores, a few
+    units of their last place, is a residual too.
+    """
+    rounding = 4 * np.finfo(dtype).eps / (1 - problem.alpha)
+    return (effort.tolerance + rounding) * lengths[:, None]
+
+
+def check_answer(answer, exact, bound, k):
+    """Scores are right within the bound, and no item that is left out belongs among the best."""
+    for row, (places, scores) in enumerate(zip(answer.places, answer.scores, strict=True)):
+        found, margin = answer.found[row], bound[row, 0]
+        assert np.all(places[found:] == -1)
+        assert np.all(scores[found:] == 0)
+        assert found == min(k, np.sum(exact[row] > 0))
+        assert len(set(places[:found])) == found
+        np.testing.assert_allclose(scores[:found], exact[row][places[:found]], rtol=0, atol=margin)
+        assert np.all(np.diff(scores[:found]) <= 0)
+        others = np.delete(exact[row], places[:found])
+        assert others.max(initial=0) <= exact[row][places[:found]].min() + 2 * margin
+
+
+@pytest.mark.parametrize("alpha", ALPHAS)
+def test_scores_are_those_of_a_dense_solve(backend, rng, dtype, alpha):
+    problem, graph = clusters(backend, rng, alpha, dtype)
+    places, weights = observations(rng, graph.n, dtype=dtype)
+    # As many are watched as there are items: only whole components settle.
+    effort = replace(EFFORT, watched=graph.n, steps=1000)
+    answer = searched(backend, problem, places, weights, 40, effort)
+    exact, lengths = exact_scores(backend, problem, places, weights)
+    assert answer.settled.all()
+    assert np.all(answer.residuals <= effort.tolerance)
+    assert answer.scores.dtype == dtype
+    check_answer(answer, exact, error_bound(problem, dtype, effort, lengths), 40)
+    np.testing.assert_array_equal(answer.visited, np.sum(exact > 0, axis=1))
+
+
+@pytest.mark.parametrize("tolerance", [1e-2, 1e-8])
+def test_tolerance_is_kept(backend, rng, tolerance):
+    problem, graph = clusters(backend, rng, 0.99)
+    places, weights = observations(rng, graph.n)
+    effort = replace(EFFORT, watched=graph.n, tolerance=tolerance)
+    answer = searched(backend, problem, places, weights, 40, effort)
+    exact, lengths = exact_scores(backend, problem, places, weights)
+    assert answer.settled.all()
+    check_answer(answer, exact, error_bound(problem, "float64", effort, lengths), 40)
+
+
+@pytest.mark.parametrize("alpha", [0.9, 0.99])
+def test_few_items_are_visited_for_the_best_of_many(backend, rng, dtype, alpha):
+    x = clustered_vectors(rng, 2500, d=6, clusters=25).astype(dtype)
+    graph = hg.reciprocal_graph(hg.nearest_neighbors(x, k=10, backend=backend), backend=backend)
+    problem = problem_of(graph, backend, alpha, groups=60)
+    places, weights = observations(rng, graph.n, 8, 3, dtype)
+    effort = replace(EFFORT, watched=50)
+    answer = searched(backend, problem, places, weights, 20, effort)
+    exact, _ = exact_scores(backend, problem, places, weights)
+    assert answer.settled.all()
+    assert np.all(answer.rounds <= effort.rounds)
+    assert answer.visited.mean() < graph.n / 2
+    for row in range(8):
+        best = np.sort(exact[row])[::-1]
+        # The rule lets scores around the last move by 1 % against each other.
+        assert exact[row][answer.places[row]].min() >= 0.97 * best[19]
+        assert len(set(answer.places[row]) & set(np.argsort(-exact[row])[:20])) >= 18
+        np.testing.assert_allclose(answer.scores[row], best[:20], rtol=0.05)
+
+
+def test_best_end_where_the_component_ends(backend, rng):
+    problem, graph = clusters(backend, rng, 0.9)
+    first = graph.n - 9  # two pairs and five isolated items
+    places = np.array([[first, -1], [first + 1, first + 2], [graph.n - 1, -1]])
+    weights = np.array([[1.0, 7], [1, 0.5], [2, 7]])
+    answer = searched(backend, problem, places, weights, 6, EFFORT)
+    assert answer.found.tolist() == [2, 4, 1]
+    assert answer.settled.all()
+    near, far = 1 / (1 + 0.9), 0.9 / (1 + 0.9)  # of a pair, by hand
+    np.testing.assert_array_equal(answer.places[0], [first, first + 1, -1, -1, -1, -1])
+    np.testing.assert_allclose(answer.scores[0, :2], [near, far], atol=EFFORT.tolerance)
+    assert set(answer.places[1, :4]) == {first, first + 1, first + 2, first + 3}
+    np.testing.assert_array_equal(answer.places[2], [graph.n - 1, -1, -1, -1, -1, -1])
+    np.testing.assert_allclose(answer.scores[2], [0.2, 0, 0, 0, 0, 0], rtol=1e-12)
+
+
+def test_ties_go_to_the_lower_id(backend, dtype):
+    graph = hg.graph_from_affinity(two_cliques(6), dtype=dtype, backend=backend)
+    order = np.array([3, 9, 4, 1, 8, 6, 0, 2, 5, 7, 10, 11])
+    problem = problem_of(graph, backend, 0.9, groups=np.repeat([0, 1], 6), order=order)
+    answer = searched(backend, problem, np.array([[0]]), np.ones((1, 1), dtype), 4, EFFORT)
+    # All others of the clique have the same score: 3 has the id 1, 2 has 4, 5 has 6.
+    np.testing.assert_array_equal(answer.places, [[0, 3, 2, 5]])
+    assert np.ptp(answer.scores[0, 1:]) == 0
+
+
+def test_repeated_places_add_up_and_places_of_none_do_not_count(backend, rng, dtype):
+    problem, _ = clusters(backend, rng, 0.9, dtype)
+    places = np.array([[7, -1, 7, 9, 7], [7, 9, -1, -1, -1]])
+    weights = np.array([[0.5, 9, 0.25, 1, 0.25], [1, 1, 3, 4, 5]], dtype)
+    answer = searched(backend, problem, places, weights, 30, EFFORT)
+    whole = np.array([[7, 9]]), np.ones((1, 2), dtype)
+    exact, _ = exact_scores(backend, problem, *whole)
+    for row in range(2):
+        np.testing.assert_allclose(
+            answer.scores[row], exact[0][answer.places[row]], atol=3 * EFFORT.tolerance
+        )
+    # A repeated place is pushed at another threshold: the answers agree as far as they are exact.
+    assert len(set(answer.places[0]) & set(answer.places[1])) >= 28
+
+
+def test_observations_may_be_negative(backend, rng):
+    problem, graph = clusters(backend, rng, 0.9)
+    places, weights = observations(rng, graph.n)
+    weights[:, ::2] *= -1
+    effort = replace(EFFORT, watched=graph.n)
+    answer = searched(backend, problem, places, weights, 10, effort)
+    exact, lengths = exact_scores(backend, problem, places, weights)
+    bound = error_bound(problem, "float64", effort, lengths)
+    for row in np.flatnonzero(answer.settled):
+        found = answer.found[row]
+        expected = exact[row][answer.places[row, :found]]
+        np.testing.assert_allclose(answer.scores[row, :found], expected, atol=bound[row, 0])
+
+
+def test_queries_that_observe_nothing_are_settled(backend, rng, dtype):
+    problem, _ = clusters(backend, rng, 0.9, dtype)
+    places = np.array([[-1, -1], [4, 9], [5, 5]])
+    weights = np.array([[1, 1], [0, 0], [1, -1]], dtype)
+    answer = searched(backend, problem, places, weights, 3, EFFORT)
+    np.testing.assert_array_equal(answer.places, np.full((3, 3), -1))
+    assert answer.scores.dtype == dtype
+    assert not answer.scores.any()
+    assert answer.settled.all()
+    for name in ("found", "rounds", "visited", "steps", "residuals"):
+        assert not getattr(answer, name).any()
+    mixed = searched(backend, problem, places, np.ones((3, 2), dtype), 3, EFFORT)
+    assert mixed.found.tolist() == [0, 3, 3]
+
+
+@pytest.mark.parametrize(("m", "width"), [(0, 4), (3, 0), (0, 0)])
+def test_no_observations(backend, rng, m, width):
+    problem, _ = clusters(backend, rng, 0.9)
+    answer = searched(backend, problem, np.zeros((m, width), int), np.zeros((m, width)), 3, EFFORT)
+    assert answer.places.shape == answer.scores.shape == (m, 3)
+    assert answer.settled.shape == (m,)
+    assert answer.settled.all()
+
+
+@pytest.mark.parametrize("room", [1, 12, 60])
+def test_query_without_room_is_not_settled(backend, rng, room):
+    problem, graph = grid(backend, 0.99)
+    places, weights = observations(rng, graph.n, m=5)
+    places[-1], weights[-1] = -1, 0
+    effort = replace(EFFORT, room=room)
+    answer = searched(backend, problem, places, weights, 10, effort)
+    assert answer.settled.tolist() == [False] * 4 + [True]
+    assert np.all(answer.visited <= max(room, 5))
+    for row in range(4):
+        found = answer.found[row]
+        assert found == min(10, answer.visited[row])
+        assert np.all(answer.places[row, found:] == -1)
+        assert np.all(answer.places[row, :found] >= 0)
+    assert np.isfinite(answer.scores).all()
+    assert np.any(answer.found > 0) == (room > 12)
+
+
+def test_query_with_room_is_not_touched_by_one_without(backend, rng):
+    problem, graph = clusters(backend, rng, 0.99)
+    places, weights = observations(rng, graph.n - 9, m=2)
+    places[1] = graph.n - 6  # one of a pair
+    effort = replace(EFFORT, room=12)
+    answer = searched(backend, problem, places, weights, 5, effort)
+    alone = searched(backend, problem, places[1:], weights[1:], 5, effort)
+    assert answer.settled.tolist() == [False, True]
+    assert answer.places[1].tolist() == [graph.n - 6, graph.n - 7, -1, -1, -1]
+    np.testing.assert_array_equal(alone.scores[0], answer.scores[1])
+
+
+def test_query_without_rounds_is_not_settled(backend, rng):
+    problem, graph = grid(backend, 0.99)
+    places, weights = observations(rng, graph.n)
+    answer = searched(backend, problem, places, weights, 10, replace(EFFORT, rounds=1))
+    assert not answer.settled.any()
+    assert np.all(answer.rounds == 1)
+    assert np.all(answer.found == 10)
+    assert np.all(answer.residuals <= EFFORT.loose * EFFORT.tolerance)
+
+
+def test_query_without_steps_is_not_settled(backend, rng):
+    problem, graph = grid(backend, 0.99)
+    places, weights = observations(rng, graph.n)
+    effort = replace(EFFORT, steps=1, tolerance=1e-7)
+    answer = searched(backend, problem, places, weights, 10, effort)
+    assert not answer.settled.any()
+    assert np.all(answer.residuals > effort.tolerance)
+    assert np.all(answer.steps <= answer.rounds + 1)
+
+
+@pytest.mark.parametrize("alpha", [0.9, 0.99])
+def test_query_finds_alone_what_it_finds_among_others(backend, rng, dtype, alpha):
+    problem, graph = clusters(backend, rng, alpha, dtype, n=600)
+    places, weights = observations(rng, graph.n, 20, dtype=dtype)
+    effort = replace(EFFORT, watched=30)
+    batch = searched(backend, problem, places, weights, 10, effort)
+    for row in (0, 7, 19):
+        some = slice(row, row + 1)
+        alone = searched(backend, problem, places[some], weights[some], 10, effort)
+        np.testing.assert_array_equal(alone.settled[0], batch.settled[row])
+        np.testing.assert_array_equal(alone.visited[0], batch.visited[row])
+        scale = alone.scores.max()
+        # Rounding by which one of them stops a step earlier would show as tolerance, not as this.
+        np.testing.assert_allclose(
+            alone.scores[0], batch.scores[row], rtol=0, atol=10 * TOLERANCE[dtype] * scale
+        )
+
+
+def test_batch_is_cut_where_memory_is_short(backend, rng, monkeypatch):
+    problem, graph = clusters(backend, rng, 0.9)
+    places, weights = observations(rng, graph.n)
+    whole = searched(backend, problem, places, weights, 10, EFFORT)
+    monkeypatch.setattr(type(backend), "available_bytes", lambda self: 1)
+    parts = searched(backend, problem, places, weights, 10, EFFORT)
+    np.testing.assert_array_equal(parts.visited, whole.visited)
+    np.testing.assert_allclose(parts.scores, whole.scores, rtol=1e-9)
+
+
+def test_items_without_a_group_are_searched_too(backend, rng):
+    affinity = path(60)
+    graph = hg.graph_from_affinity(affinity, backend=backend, dtype="float64")
+    labels = np.arange(60) // 10
+    labels[::3] = -1
+    effort = replace(EFFORT, watched=60)
+    for groups in (labels, np.full(60, -1)):
+        problem = problem_of(graph, backend, 0.9, groups=groups)
+        places, weights = observations(rng, 60)
+        answer = searched(backend, problem, places, weights, 60, effort)
+        exact, lengths = exact_scores(backend, problem, places, weights)
+        assert answer.settled.all()
+        check_answer(answer, exact, error_bound(problem, "float64", effort, lengths), 60)
+
+
+def test_places_that_do_not_exist_are_refused(backend, rng):
+    problem, graph = clusters(backend, rng, 0.9)
+    for wrong in (graph.n, -2):
+        with pytest.raises(ValueError, match=f"places must be from -1 to {graph.n - 1}"):
+            searched(backend, problem, np.array([[0, wrong]]), np.ones((1, 2)), 3, EFFORT)
+
+
+def test_every_backend_searches(backend, rng, dtype):
+    problem, graph = clusters(backend, rng, 0.9, dtype)
+    places, weights = observations(rng, graph.n, dtype=dtype)
+    effort = replace(EFFORT, watched=graph.n)
+
+    def own(backend, *given):
+        return backend.local_search(*given)
+
+    answer = searched(backend, problem, places, weights, 10, effort, own)
+    exact, lengths = exact_scores(backend, problem, places, weights)
+    check_answer(answer, exact, error_bound(problem, dtype, effort, lengths), 10)
+
+
+def test_no_array_is_as_large_as_all_items_of_all_queries():
+    cliques, m = 50_000, 64
+    n = 4 * cliques
+    own = np.repeat(4 * np.arange(cliques), 16).reshape(n, 4)
+    columns = (own + np.arange(4)).ravel()
+    others = columns != np.repeat(np.arange(n), 4)
+    backend = hg.backends.numpy_backend.NumpyBackend()
+    problem = LocalProblem(
+        adjacency=backend.csr(
+            np.full(3 * n, 1 / 3), columns[others], np.arange(0, 3 * n + 1, 3), (n, n)
+        ),
+        spread=backend.csr(np.zeros(0), np.zeros(0, int), np.zeros(n + 1, int), (n, 2)),
+        inverse=CoarseInverse(None, np.ones((1, 1)), 1.0),
+        roots=np.ones(n),
+        order=np.arange(n),
+        alpha=0.9,
+    )
+    places = 4 * np.arange(m)[:, None]
+    tracemalloc.start()
+    answer = search_locally(backend, problem, places, np.ones((m, 1)), 4, EFFORT)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert answer.settled.all()
+    np.testing.assert_array_equal(np.sort(answer.places, axis=1), places + np.arange(4))
+    assert peak < m * n / 4
+
+
+@pytest.mark.skipif(native_core() is None, reason="there is no native core")
+@pytest.mark.parametrize("alpha", [0.9, 0.99])
+def test_native_core_and_array_operations_agree(rng, dtype, alpha):
+    backend = NativeBackend(native_core())
+    problem, graph = clusters(backend, rng, alpha, dtype, n=1500)
+    places, weights = observations(rng, graph.n, 20, dtype=dtype)
+    native = backend.local_search(problem, places, weights, 20, EFFORT)
+    ours = GenericBackend.local_search(backend, problem, places, weights, 20, EFFORT)
+    np.testing.assert_array_equal(ours.settled, native.settled)
+    np.testing.assert_array_equal(ours.found, native.found)
+    exact, lengths = exact_scores(backend, problem, places, weights)
+    # Each of the two is within the tolerance of its own system, and these have other boundaries.
+    margin = 4 * error_bound(problem, dtype, EFFORT, lengths)
+    for row in np.flatnonzero(native.settled):
+        found = native.found[row]
+        np.testing.assert_allclose(ours.scores[row], native.scores[row], atol=margin[row, 0])
+        # Items that only one of the two has are near ties of the last one.
+        last = exact[row][native.places[row, :found]].min()
+        apart = set(ours.places[row, :found]) ^ set(native.places[row, :found])
+        assert all(abs(exact[row][item] - last) <= margin[row, 0] for item in apart)

@@ -232,10 +232,15 @@ def ranked_solution(
 def refuse_nan(best: Array, backend: Backend) -> None:
     """Raise an error if there is a NaN among the best scores, where ``top_k`` puts it."""
     if bool(backend.xp.any(backend.xp.isnan(best))):
-        raise HybridGpuError(
-            "the scores to be ranked hold NaN. If the index was opened with verify=False, its "
-            "file is damaged: load_index(path) without it names the part."
-        )
+        raise nan_error()
+
+
+def nan_error() -> HybridGpuError:
+    """The error for scores that no input of a user can bring about."""
+    return HybridGpuError(
+        "the scores to be ranked hold NaN. If the index was opened with verify=False, its "
+        "file is damaged: load_index(path) without it names the part."
+    )
 
 
 def _fill(

@@ -37,6 +37,11 @@ def items():
 
 
 @pytest.fixture(scope="module")
+def wide():
+    return clustered_vectors(np.random.default_rng(109), n=700, d=700, clusters=20).astype("f4")
+
+
+@pytest.fixture(scope="module")
 def thin():
     return clustered_vectors(np.random.default_rng(101), n=900, d=6, clusters=9).astype("float32")
 
@@ -68,23 +73,19 @@ def test_a_build_stays_within_what_is_predicted(gpu, items, limited, source):
         hg.build_index(given, neighbors=6, knn="exact", backend=gpu)
 
 
-def test_descriptors_need_not_fit_the_device(gpu, items, limited, tmp_path):
-    np.save(tmp_path / "items.npy", items)
+def test_descriptors_need_not_fit_the_device(gpu, wide, limited, tmp_path):
+    np.save(tmp_path / "items.npy", wide)
     mapped = np.load(tmp_path / "items.npy", mmap_mode="r")
-    whole = hg.build_index(items, neighbors=6, knn="exact", backend="numpy")
-    room = hg.predicted_bytes(1200, neighbors=6)["build"]
-    assert room < items.nbytes / 4
-    with limited(room):
-        found = hg.nearest_neighbors(mapped, k=6, backend=gpu)
-    # Blocks round otherwise: two neighbors that are as similar may change places.
-    lists = whole.neighbors
-    np.testing.assert_array_equal(np.sort(cupy.asnumpy(found.ids)), np.sort(lists.ids))
-    np.testing.assert_allclose(cupy.asnumpy(found.similarities), lists.similarities, atol=1e-6)
-    del found
+    whole = hg.build_index(wide, neighbors=6, knn="exact", backend="numpy")
+    room = wide.nbytes // 2
+    assert room > hg.predicted_bytes(700, neighbors=6)["build"]
     with limited(room):
         index = hg.build_index(mapped, neighbors=6, keep_descriptors=False, backend=gpu)
-        assert gpu.available_bytes() < items.nbytes
     assert index.descriptors is None
+    # Blocks round otherwise: two neighbors that are as similar may change places.
+    found, lists = index.neighbors, whole.neighbors
+    np.testing.assert_array_equal(np.sort(cupy.asnumpy(found.ids)), np.sort(lists.ids))
+    np.testing.assert_allclose(cupy.asnumpy(found.similarities), lists.similarities, atol=1e-6)
     assert index.graph.edges == whole.graph.edges
     ranking = index.search_items([3, 5], k=10)
     expected = whole.search_items([3, 5], k=10)
@@ -92,13 +93,13 @@ def test_descriptors_need_not_fit_the_device(gpu, items, limited, tmp_path):
     np.testing.assert_allclose(ranking.scores, expected.scores, rtol=1e-3, atol=1e-7)
 
 
-def test_faiss_gets_what_does_not_fit_the_device_from_the_host(gpu, items, limited):
+def test_faiss_gets_what_does_not_fit_the_device_from_the_host(gpu, wide, limited):
     pytest.importorskip("faiss")
-    with limited(hg.predicted_bytes(1200, neighbors=6)["build"]):
+    with limited(wide.nbytes // 2):
         index = hg.build_index(
-            items, neighbors=6, knn="IVF2,Flat", keep_descriptors=False, backend=gpu
+            wide, neighbors=6, knn="IVF2,Flat", keep_descriptors=False, backend=gpu
         )
-    whole = hg.build_index(items, neighbors=6, knn="exact", backend="numpy")
+    whole = hg.build_index(wide, neighbors=6, knn="exact", backend="numpy")
     assert index.state.origin.recall == 1
     assert index.graph.edges == whole.graph.edges
 

@@ -10,8 +10,9 @@ question fills it. More words say which part of the run is shown:
     <!-- table: space_time rows="hybrid-paper 400","hybrid, eigen 400, float32" -->
 
 ``<!-- table: paper_experiments.table-1 -->`` is a table of the paper, and
-``<!-- table: campaign -->`` adds up the lines of the newest campaign of each kind. The paper's
-figures go to ``docs/figures``.
+``<!-- table: campaign -->`` adds up the lines of the newest campaign of each kind;
+``planted_faults`` and ``standin_suites`` tell what was executed for GPUs. The paper's figures go to
+``docs/figures``.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from common import all_of, cell, newest
+from gpu_tables import planted_faults, standin_suites
 
 from hybrid_gpu.lab.charts import drawn
 from hybrid_gpu.lab.experiments import Run
@@ -84,8 +86,13 @@ def filled(text: str) -> str:
     """A Markdown text with all of its tables made anew."""
 
     def table(block: re.Match[str]) -> str:
-        if block["question"] == "campaign":
-            return block["head"] + campaign() + block["end"]
+        made = {
+            "campaign": campaign,
+            "planted_faults": planted_faults,
+            "standin_suites": standin_suites,
+        }.get(block["question"])
+        if made is not None:
+            return block["head"] + made() + block["end"]
         run = newest(block["question"])
         if block["part"]:
             run = {**run, "rows": sections(run)[block["part"]].rows}

@@ -130,17 +130,24 @@ def shown(value: Any) -> str:
 
 def check_vectors(values: Any, what: str, *, dtype: str, backend: Backend) -> Array:
     """A finite, non-empty (n, d) array of floats on the backend, in the given precision."""
+    array = _in_precision(check_vector_rows(values, what, backend=backend), dtype, backend)
+    check_finite(array, what, backend)
+    return array
+
+
+def check_vector_rows(values: Any, what: str, *, backend: Backend) -> Any:
+    """A non-empty (n, d) array of floats where it is; its values are not looked at."""
     refuse_masked(values, what, "0")
-    array = _as_floats(values, what, dtype=dtype, backend=backend)
-    if array.ndim != 2:
-        hint = f" Reshape one vector with {what}[None, :]." if array.ndim == 1 else ""
+    array = _floats(values, what, backend)
+    axes = len(array.shape)
+    if axes != 2:
+        hint = f" Reshape one vector with {what}[None, :]." if axes == 1 else ""
         raise ValueError(f"{what} must be 2-D (n, d); got shape {tuple(array.shape)}.{hint}")
     if 0 in array.shape:
         raise ValueError(
             f"{what} must hold at least one vector; got shape {tuple(array.shape)}. "
             "Skip the call when there is nothing to do."
         )
-    check_finite(array, what, backend)
     return array
 
 
@@ -306,16 +313,25 @@ def check_choice(value: Any, what: str, choices: tuple[str, ...]) -> str:
 
 def _as_floats(values: Any, what: str, *, dtype: str, backend: Backend) -> Array:
     """An array of floats on the backend, in the given precision."""
-    values = _as_array(values, what, backend)
-    name = dtype_name(values.dtype)
+    return _in_precision(_floats(values, what, backend), dtype, backend)
+
+
+def _floats(values: Any, what: str, backend: Backend) -> Any:
+    """An array of floats, as it is."""
+    array = _as_array(values, what, backend)
+    name = dtype_name(array.dtype)
     if name not in ("float16", "float32", "float64"):
         raise TypeError(
             f"{what} must be floating point; got dtype {name}. "
             f"Cast them with {what}.astype('float32')."
         )
+    return array
+
+
+def _in_precision(array: Any, dtype: str, backend: Backend) -> Array:
     # What is too large for the precision becomes infinite, and is refused as such.
     with np.errstate(over="ignore", invalid="ignore"):
-        return backend.asarray(values, dtype=dtype)
+        return backend.asarray(array, dtype=dtype)
 
 
 def _as_integers(values: Any, what: str, *, backend: Backend) -> Array:

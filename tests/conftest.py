@@ -142,6 +142,10 @@ def figures(monkeypatch):
     return made
 
 
+# The methods for an index with eigenvectors; local search has tests of its own (tests/ranking).
+METHODS_OF_EIGENVECTORS = [name for name, method in hg.METHODS.items() if not method.needs_groups]
+
+
 def clustered_vectors(rng, n=120, d=8, clusters=6):
     """Points around a few centers: reciprocal graphs with several components and some strays."""
     centers = rng.standard_normal((clusters, d)) * 2

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import re
 import sys
 from pathlib import Path
@@ -56,6 +57,33 @@ def test_the_sample_has_every_kind_but_the_slow_ones():
     sample = {fault.kind for fault in tool.chosen((), True)}
     assert sample == {fault.kind for fault in tool.FAULTS}
     assert [fault.kind for fault in tool.chosen(("grids",), True)] == ["grids"]
+
+
+def test_every_kind_of_fault_is_told_of():
+    assert set(tool.KINDS) == {fault.kind for fault in tool.FAULTS}
+    page = (ROOT / "docs" / "gpu.md").read_text()
+    for kind, what in tool.KINDS.items():
+        planted = sum(fault.kind == kind for fault in tool.FAULTS)
+        assert f"| {kind} | {what} | {planted} |" in page
+
+
+def test_outcomes_are_recorded_by_fault(tmp_path, monkeypatch):
+    monkeypatch.setattr(tool, "RESULTS", tmp_path)
+    for result in ("", "test_something"):
+        tool.record(tool.FAULTS[0], result, 2.6)
+    lines = (tmp_path / "planted_faults.jsonl").read_text().splitlines()
+    last = json.loads(lines[-1])
+    assert len(lines) == 2
+    assert (last["fault"], last["noticed_by"]) == (tool.FAULTS[0].name, "test_something")
+    assert (last["seconds"], last["commit"]) == (3, tool.commit())
+
+
+def test_outcomes_of_a_suite_are_read_from_its_last_line(monkeypatch):
+    monkeypatch.syspath_prepend(str(ROOT / "tools"))
+    suite = importlib.import_module("standin_suite")
+    line = "1 failed, 3010 passed, 12 skipped, 4 deselected, 1 error in 921.05s (0:15:21)"
+    assert suite.counts(line) == {"passed": 3010, "failed": 1, "errors": 1, "skipped": 12}
+    assert suite.counts("7 passed in 0.1s")["errors"] == 0
 
 
 def test_the_page_on_gpus_tells_how_many_there_are():

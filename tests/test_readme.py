@@ -59,7 +59,7 @@ def bench(monkeypatch):
     """Imports a script of ``bench``, and forgets it afterwards."""
     monkeypatch.syspath_prepend(str(ROOT / "bench"))
     yield importlib.import_module
-    for name in ("report", "common"):
+    for name in ("report", "common", "gpu_tables"):
         sys.modules.pop(name, None)
 
 

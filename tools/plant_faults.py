@@ -3,6 +3,7 @@
     python tools/plant_faults.py                  # all of them
     python tools/plant_faults.py --sample         # one of each kind, for every change
     python tools/plant_faults.py waits kernels    # some kinds
+    python tools/plant_faults.py --record         # and put the outcomes into bench/results
 
 ``mutate_core.py`` and ``mutate_kernels.py`` change every operator there is. These faults are
 written by hand, after what goes wrong on GPUs: an event before the work, a wait too few, memory
@@ -15,6 +16,8 @@ explained, or explained and noticed.
 from __future__ import annotations
 
 import argparse
+import datetime
+import json
 import os
 import re
 import shutil
@@ -28,6 +31,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 LIBRARY, KERNELS = "hybrid_gpu", "kernels"
+RESULTS = ROOT / "bench" / "results"
 
 TRANSFERS = "tests/backends/test_transfers.py"
 CUPY = "tests/backends/test_cupy_backend.py"
@@ -35,6 +39,20 @@ HARD = "tests/backends/test_hard_cases.py"
 DEVICES = "tests/backends/test_second_device.py"
 LARGE = "tests/backends/test_large_arrays.py"
 BACKENDS = "tests/backends/test_backends.py"
+MEMORY = "tests/index/test_device_memory.py"
+
+KINDS = {
+    "orders": "an event that stands before the work it shall tell of",
+    "waits": "a wait too few, or on the wrong stream",
+    "lifetimes": "memory that goes back under a copy, results counted twice",
+    "devices": "work on the device that happens to be current",
+    "memory": "arrays held too long, or twice; a limit that is not looked at",
+    "dtypes": "values read in another type or order than they have",
+    "grids": "columns, rows or blocks left out",
+    "kernels": "barriers, bounds, ties and zeros in the CUDA code",
+    "overflow": "places counted in 32 bits",
+}
+"""What goes wrong in the faults of each kind."""
 
 
 @dataclass(frozen=True)
@@ -270,14 +288,13 @@ FAULTS = (
         "lifetimes",
         "a batch is counted twice if memory runs out in between",
         "index/search.py",
-        """        parts = (self._sent(best.ids), self._sent(best.scores))
-        if solution.residuals is not None:
-            self._residuals.append(self._sent(solution.residuals))
+        """        if batch.residuals is not None:
+            self._residuals.append(self._sent(batch.residuals))
         self._parts.append(parts)
 """,
-        """        self._parts.append((self._sent(best.ids), self._sent(best.scores)))
-        if solution.residuals is not None:
-            self._residuals.append(self._sent(solution.residuals))
+        """        self._parts.append(parts)
+        if batch.residuals is not None:
+            self._residuals.append(self._sent(batch.residuals))
 """,
         f"{TRANSFERS} -k taken_again",
     ),
@@ -372,6 +389,89 @@ FAULTS = (
         "        inverted.nprobe = min(_FAISS_PROBES, inverted.nlist)\n",
         "        inverted.nlist\n",
         f"{BACKENDS} -k inverted",
+    ),
+    # ---- memory: what is held, and what is thought to be left
+    Fault(
+        "memory",
+        "the exception of a batch that did not fit is kept",
+        "index/search.py",
+        "        return False\n    return True\n",
+        "        done.fault = fault\n        return False\n    return True\n",
+        f"{MEMORY} -k smaller_batch",
+        sample=True,
+    ),
+    Fault(
+        "memory",
+        "the last batch is held while the next one is made",
+        "index/search.py",
+        "        done.take(ranked_solution(solution, request.k, unreached, backend, state.numbering))\n",
+        "        done.take(ranked_solution(solution, request.k, unreached, backend, state.numbering))\n"
+        "        done.last = (found, solution)\n",
+        f"{MEMORY} -k finished_batch",
+    ),
+    Fault(
+        "memory",
+        "results stay on the device until the end",
+        "index/search.py",
+        "            arrived()\n",
+        "            pass\n",
+        f"{MEMORY} -k finished_batch",
+    ),
+    Fault(
+        "memory",
+        "descriptors are put in order as a second copy",
+        "graph/vectors.py",
+        "    if n * d * item_bytes(units) <= _SMALL:\n",
+        "    if True:\n",
+        f"{MEMORY} -k a_build_stays",
+    ),
+    Fault(
+        "memory",
+        "all descriptors are scaled at once",
+        "graph/vectors.py",
+        "        return max(1, min(max(n // _TILES, _LEAST_TILE // row), _LARGEST_TILE // row))\n",
+        "        return n\n",
+        f"{MEMORY} -k a_build_stays",
+    ),
+    Fault(
+        "memory",
+        "CuPy's default pool counts, whoever gives the memory",
+        "backends/device_memory.py",
+        '    owner = getattr(cupy.cuda.get_allocator(), "__self__", None)\n',
+        "    owner = cupy.get_default_memory_pool()\n",
+        f"{MEMORY} -k 'come_from or any_pool or rmm'",
+    ),
+    Fault(
+        "memory",
+        "the limit of a pool does not count",
+        "backends/device_memory.py",
+        "        return max(0, min(free, limit - int(pool.used_bytes()))) if limit else free\n",
+        "        return free\n",
+        f"{MEMORY} -k 'come_from or pool_of_cuda'",
+    ),
+    Fault(
+        "memory",
+        "all rows are sorted at once",
+        C,
+        "_SORTED_TOGETHER = 4\n",
+        "_SORTED_TOGETHER = 1 << 20\n",
+        f"{MEMORY} -k little_memory",
+    ),
+    Fault(
+        "memory",
+        "a block is made as a whole before it is searched",
+        "graph/streamed.py",
+        "vectors.units(first, min(first + block, n), tile)",
+        "vectors.units(first, min(first + block, n))",
+        f"{MEMORY} -k need_not_fit",
+    ),
+    Fault(
+        "memory",
+        "an item finds itself where tiles and blocks begin apart",
+        "graph/streamed.py",
+        "    if start < first + count and first < start + m:\n",
+        "    if start == first:\n",
+        f"{MEMORY} -k need_not_fit",
     ),
     # ---- dtypes and orders of memory
     Fault(
@@ -495,8 +595,8 @@ FAULTS = (
         "grids",
         "the kernel of top-k gets more results than it has room for",
         C,
-        "            if k > cuda.LARGEST_K or",
-        "            if k > cuda.LARGEST_K + 1 or",
+        "            if k <= cuda.LARGEST_K and",
+        "            if k <= cuda.LARGEST_K + 1 and",
         f"{HARD} -k top_k",
     ),
     Fault(
@@ -692,6 +792,32 @@ def outcome(fault: Fault, timeout: float) -> str:
     return failed[1]
 
 
+def record(fault: Fault, result: str, seconds: float) -> None:
+    """Put the outcome of a fault into a line of its own; ``bench/report.py`` makes the table."""
+    line = {
+        "date": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
+        "commit": commit(),
+        "kind": fault.kind,
+        "fault": fault.name,
+        "noticed_by": result,
+        "harmless": fault.harmless,
+        "seconds": round(seconds),
+    }
+    with open(RESULTS / "planted_faults.jsonl", "a", encoding="utf-8") as file:
+        file.write(json.dumps(line) + "\n")
+
+
+def commit() -> str:
+    """The commit that is looked at, marked if the code was changed since."""
+
+    def git(*words: str) -> str:
+        command = ["git", *words]
+        return subprocess.run(command, cwd=ROOT, capture_output=True, text=True).stdout.strip()
+
+    changed = git("status", "--porcelain", "--", LIBRARY, KERNELS, "tests", "tools")
+    return git("rev-parse", "--short", "HEAD") + ("+" if changed else "")
+
+
 def chosen(kinds: Sequence[str], sample: bool) -> list[Fault]:
     """The faults of some kinds, or all."""
     return [
@@ -707,6 +833,7 @@ def main() -> int:
     known = list(dict.fromkeys(fault.kind for fault in FAULTS))
     parser.add_argument("kinds", nargs="*", metavar="kind", help=f"of {', '.join(known)}")
     parser.add_argument("--sample", action="store_true", help="about one fault of each kind")
+    parser.add_argument("--record", action="store_true", help="keep the outcomes")
     parser.add_argument("--timeout", type=float, default=900, help="seconds for one fault")
     options = parser.parse_args()
     if not outcome(CANARY, options.timeout):
@@ -718,6 +845,8 @@ def main() -> int:
         result = outcome(fault, options.timeout)
         if bool(result) == bool(fault.harmless):
             wrong.append(fault)
+        if options.record:
+            record(fault, result, time.monotonic() - start)
         verdict = f"noticed by {result}" if result else fault.harmless or "NOT NOTICED"
         print(
             f"{number:2}/{len(faults)} {fault.kind}: {fault.name}\n"

@@ -15,7 +15,7 @@ import cupyx.scipy.sparse
 import numpy as np
 from numpy.typing import NDArray
 
-from hybrid_gpu.backends import cuda, transfers
+from hybrid_gpu.backends import cuda, device_memory, transfers
 from hybrid_gpu.backends.generic import GenericBackend
 from hybrid_gpu.backends.local_records import LocalAnswer, LocalEffort, LocalProblem
 from hybrid_gpu.backends.numpy_backend import NumpyBackend, host_view
@@ -40,6 +40,8 @@ _CUDA_DEVICES = (2, 13)
 ENGINES = ("own", "cusparse")
 # Entries of a list that are placed one by one; longer lists are sorted first.
 _PLACED_ONE_BY_ONE = 64
+# Rows of scores that are sorted as a whole at a time, where more is wanted than the kernel gives.
+_SORTED_TOGETHER = 4
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -142,9 +144,16 @@ class CupyBackend(GenericBackend):
 
     def top_k(self, scores: Array, k: int, numbering: Numbering | None = None) -> TopK:
         with self.device:
-            if k > cuda.LARGEST_K or scores.shape[1] > cuda.LARGEST_N:
-                return super().top_k(scores, k, numbering)
-            return cuda.top_k(scores, k, numbering)
+            if k <= cuda.LARGEST_K and scores.shape[1] <= cuda.LARGEST_N:
+                return cuda.top_k(scores, k, numbering)
+            # To sort a row takes twenty times its memory: some at a time.
+            m = scores.shape[0]
+            found = TopK(cupy.empty((m, k), scores.dtype), cupy.empty((m, k), cupy.int64))
+            for start in range(0, m, _SORTED_TOGETHER):
+                rows = slice(start, min(start + _SORTED_TOGETHER, m))
+                best = super().top_k(scores[rows, :], k, numbering)
+                found.scores[rows, :], found.ids[rows, :] = best.scores, best.ids
+            return found
 
     def place(self, ids: Array, values: Array, n: int) -> Array:
         with self.device:
@@ -217,16 +226,11 @@ class CupyBackend(GenericBackend):
 
     def free_memory(self) -> None:
         with self.device:
-            cupy.get_default_memory_pool().free_all_blocks()
-            cupy.get_default_pinned_memory_pool().free_all_blocks()
+            device_memory.release()
 
     def available_bytes(self) -> int:
         with self.device:
-            pool = cupy.get_default_memory_pool()
-            # What the pool holds without using it can be had as well as what the device has free.
-            free = int(self.device.mem_info[0]) + int(pool.free_bytes())
-            limit = int(pool.get_limit())
-            return min(free, limit - int(pool.used_bytes())) if limit else free
+            return device_memory.available_bytes(self.device)
 
     @contextmanager
     def annotate(self, label: str) -> Iterator[None]:

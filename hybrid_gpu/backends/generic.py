@@ -34,6 +34,7 @@ class GenericBackend(ABC):
 
     xp: Any
     device: Any
+    searches_locally = False
 
     @abstractmethod
     def asarray(self, values: Any, dtype: str | None = None) -> Array: ...
@@ -111,7 +112,8 @@ class GenericBackend(ABC):
             # In the order of the user's ids, a stable sort settles ties as it should.
             best = self.top_k(xp.take(scores, numbering.places, axis=1), k)
             return TopK(scores=best.scores, ids=numbering.to_places(best.ids, xp))
-        ids = xp.argsort(scores, axis=-1, descending=True, stable=True)[:, :k]
+        ids = xp.argsort(scores, axis=-1, descending=True, stable=True)
+        ids = xp.asarray(ids[:, :k], copy=True)  # a view would keep all of them
         return TopK(scores=xp.take_along_axis(scores, ids, axis=-1), ids=ids)
 
     def place(self, ids: Array, values: Array, n: int) -> Array:
@@ -170,8 +172,8 @@ class GenericBackend(ABC):
         return Deflated(
             values=values,
             coefficients=coefficients,
-            share=xp.sum(restricted * coefficients, axis=0, dtype=xp.float64),
-            rounding=inverse.norm * xp.sum(restricted * restricted, axis=0, dtype=xp.float64),
+            share=self.column_dots(restricted, coefficients),
+            rounding=inverse.norm * self.column_dots(restricted, restricted),
         )
 
     def local_search(

@@ -30,9 +30,11 @@ class NativeBackend(NumpyBackend):
     What does not suit the native core (mixed types, gaps between rows) is NumPy's as before.
     """
 
+    searches_locally = True
+
     def __init__(self, core: Core) -> None:
         self.core = core
-        self._memories = native_local.Memories()
+        self._local = native_local.Native(core, native_local.Memories())
 
     def spmm(self, matrix: SparseMatrix, dense: Array) -> Array:
         if not _fits(matrix, dense):
@@ -105,7 +107,7 @@ class NativeBackend(NumpyBackend):
         if not native_local.suits(problem):
             return super().local_search(problem, places, weights, k, effort)
         lists = np.ascontiguousarray(places, np.int64), np.ascontiguousarray(weights)
-        return native_local.local_search(self.core, self._memories, problem, *lists, k, effort)
+        return native_local.searched(self._local, problem, *lists, k, effort)
 
 
 def host_backend() -> NumpyBackend:

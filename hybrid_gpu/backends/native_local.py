@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 from collections import deque
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
@@ -20,7 +21,7 @@ _ENTRIES_PER_ITEM = 32
 _REALS = 11  # arrays of numbers by item, as in local.c
 
 
-class _Index(ctypes.Structure):
+class _IndexFields(ctypes.Structure):
     _fields_: ClassVar = [
         *((name, INTEGER) for name in ("items", "groups", "coupled")),
         *((name, POINTER) for name in ("indptr", "indices", "weights")),
@@ -29,7 +30,7 @@ class _Index(ctypes.Structure):
     ]
 
 
-class _Settings(ctypes.Structure):
+class _SettingsFields(ctypes.Structure):
     _fields_: ClassVar = [
         *((name, REAL) for name in ("alpha", "tolerance", "loose", "push", "reach", "growth")),
         *((name, REAL) for name in ("drift", "calm")),
@@ -37,7 +38,7 @@ class _Settings(ctypes.Structure):
     ]
 
 
-class _Memory(ctypes.Structure):
+class _MemoryFields(ctypes.Structure):
     _fields_: ClassVar = [
         ("room", INTEGER),
         ("entries", INTEGER),
@@ -57,7 +58,7 @@ class Memories:
     """Memory of threads, kept from search to search: to clear n places costs more than a query."""
 
     def __init__(self) -> None:
-        self._free: deque[tuple[tuple[Any, ...], _Memory, list[HostArray]]] = deque(maxlen=16)
+        self._free: deque[tuple[tuple[Any, ...], _MemoryFields, list[HostArray]]] = deque(maxlen=16)
 
     def take(self, n: int, groups: int, room: int, like: str) -> Any:
         """Memory of these sizes: what was given back, or new."""
@@ -70,7 +71,7 @@ class Memories:
             if kept[0] == sizes:
                 return kept
         entries = room * _ENTRIES_PER_ITEM
-        arrays = [
+        arrays: list[HostArray] = [
             np.full(n, -1, np.int32),
             *(np.empty(room, np.int32) for _ in range(4)),
             np.empty(room + 1, np.int64),
@@ -82,11 +83,19 @@ class Memories:
             np.zeros(groups, like),
             np.empty(groups, np.int32),
         ]
-        return sizes, _Memory(room, entries, *(array.ctypes.data for array in arrays)), arrays
+        return sizes, _MemoryFields(room, entries, *(array.ctypes.data for array in arrays)), arrays
 
     def give_back(self, memory: Any) -> None:
         """Keep memory for the next query; only what a query has left as it found it."""
         self._free.append(memory)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Native:
+    """The library, and memory for the threads that call it."""
+
+    core: Core
+    memories: Memories
 
 
 def suits(problem: LocalProblem) -> bool:
@@ -100,9 +109,8 @@ def suits(problem: LocalProblem) -> bool:
     return known and alike and adjacency.shape[0] < 2**31 and adjacency.sound and spread.sound
 
 
-def local_search(
-    core: Core,
-    memories: Memories,
+def searched(
+    native: Native,
     problem: LocalProblem,
     places: HostArray,
     weights: HostArray,
@@ -110,13 +118,14 @@ def local_search(
     effort: LocalEffort,
 ) -> LocalAnswer:
     """The best ``k`` items for observations (m, q)."""
+    core, memories = native.core, native.memories
     adjacency, spread = problem.adjacency, problem.spread
     n, (m, width), like = adjacency.shape[0], places.shape, adjacency.data.dtype.name
     groups = spread.shape[1] // 2
     if places.size and (int(places.min()) < -1 or int(places.max()) >= n):
         raise ValueError(f"places must be from -1 to {n - 1}; got others.")
     index = _index_of(problem, n, groups, like)
-    settings = _Settings(
+    settings = _SettingsFields(
         problem.alpha,
         effort.tolerance,
         effort.loose,
@@ -172,7 +181,7 @@ def local_search(
     )
 
 
-def _index_of(problem: LocalProblem, n: int, groups: int, like: str) -> _Index:
+def _index_of(problem: LocalProblem, n: int, groups: int, like: str) -> _IndexFields:
     """The addresses of a problem's arrays, each of them checked."""
     adjacency, spread, inverse = problem.adjacency, problem.spread, problem.inverse
     coupled = 0 if inverse.together is None else inverse.together.shape[0]
@@ -192,4 +201,4 @@ def _index_of(problem: LocalProblem, n: int, groups: int, like: str) -> _Index:
     pointers.append(address(inverse.alone, "inverse", like, (groups - coupled, 1)))
     pointers.append(address(problem.roots, "roots", like, (n,)))
     pointers.append(address(problem.order, "order", "int64", (n,)))
-    return _Index(n, groups, coupled, *pointers)
+    return _IndexFields(n, groups, coupled, *pointers)

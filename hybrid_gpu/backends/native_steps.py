@@ -18,6 +18,7 @@ from hybrid_gpu.backends.threads import for_each
 # Multiplications of a tile of a sparse product, and numbers of a tile of a dense pass: some tenths
 # of a millisecond, which is long beside the cost of a call.
 _TILE_WORK, _TILE_NUMBERS = 1 << 21, 1 << 18
+_ENTRY_COLUMNS = 12
 
 _SPARSE = (INTEGER, INTEGER, INTEGER, POINTER, POINTER, POINTER, POINTER)
 _SPMM = (*_SPARSE, POINTER)
@@ -150,8 +151,8 @@ def _addresses(matrix: SparseMatrix, dense: HostArray) -> tuple[int, ...]:
 def _row_tiles(matrix: SparseMatrix, m: int) -> list[tuple[int, int, int]]:
     """Number, first and last row of tiles of about the same work."""
     n = matrix.shape[0]
-    # A row without entries is written, too.
-    work = m * (matrix.data.shape[0] + 2 * n)
+    # To find an entry costs as much as some columns of it; a row without entries is written, too.
+    work = (m + _ENTRY_COLUMNS) * (matrix.data.shape[0] + 2 * n)
     return _tiles(n, max(1, n * _TILE_WORK // max(1, work)))
 
 

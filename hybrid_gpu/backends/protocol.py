@@ -190,6 +190,9 @@ class Edges:
 class Backend(Protocol):
     """One device and the operations on it that the array API does not name."""
 
+    searches_locally: bool
+    """Whether a local search is faster here than solving batches of queries."""
+
     @property
     def name(self) -> str:
         """``"numpy"`` or ``"cupy:0"``: what the user writes to get this backend."""
@@ -227,7 +230,10 @@ class Backend(Protocol):
         """Multiply a sparse (n, p) matrix with a dense row-major (p, m) one."""
 
     def reordered(self, matrix: SparseMatrix, numbering: Numbering) -> SparseMatrix:
-        """A matrix (n, n) with row and column ``order[p]`` at place p, each row by column."""
+        """A matrix (n, n) with row and column ``order[p]`` at place p, each row by column.
+
+        No row has two entries in the same column.
+        """
 
     def subtract_spmm(self, values: Array, matrix: SparseMatrix, dense: Array) -> Array:
         """``V - A X`` for values V (n, m); may be written over V."""
@@ -277,9 +283,7 @@ class Backend(Protocol):
     ) -> Deflated:
         """Take the span of some vectors out of (n, m) values, which may be overwritten."""
 
-    def local_search(
-        self, problem: Any, places: Array, weights: Array, k: int, effort: Any
-    ) -> Any:
+    def local_search(self, problem: Any, places: Array, weights: Array, k: int, effort: Any) -> Any:
         """The ``k`` best items of observations (m, q), found around them.
 
         From a ``LocalProblem`` and a ``LocalEffort`` to a ``LocalAnswer`` (``local_records``).

@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from hybrid_gpu.backends import Backend, SparseMatrix, on_device, select_backend
-from hybrid_gpu.backends.protocol import HostArray
+from hybrid_gpu.backends import (
+    Array,
+    Backend,
+    SparseMatrix,
+    on_device,
+    on_own_device,
+    select_backend,
+)
+from hybrid_gpu.backends.protocol import CoarseInverse, HostArray
+from hybrid_gpu.backends.threads import Kept
 from hybrid_gpu.diffusion.any_matrix import both_ways
+from hybrid_gpu.diffusion.basis import SlowedWalk, inverse_of
 from hybrid_gpu.diffusion.galerkin_basis import GalerkinBasis
 from hybrid_gpu.graph.affinity import Graph
 from hybrid_gpu.graph.aggregation import Aggregation
@@ -19,19 +28,44 @@ from hybrid_gpu.validation import check_kind, dtype_name
 
 # Rounds in which items without a group look for one among their neighbors.
 _ROUNDS = 4
+# Walks to keep, each for an alpha.
+_WALKS = 2
 # Rows of the graph whose entries are added up at a time.
 _ROWS = 4096
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class AggregateBasis(GalerkinBasis):
-    """One vector per group: the root of the degree inside, 0 outside, unit length."""
+    """One vector per group: the root of the degree inside, 0 outside, unit length.
+
+    Attributes
+    ----------
+    walks : Kept
+        Slowed walks on the groups, by alpha; ``diffusion/local.py`` makes them.
+    """
 
     crosses: ClassVar[bool] = False
+    walks: Kept[float, SlowedWalk] = field(default_factory=lambda: Kept(_WALKS))
 
     @property
     def kind(self) -> str:
         return "aggregates"
+
+    def slowed_walk(self, alpha: float, slowdown: float) -> SlowedWalk:
+        """The walk on the groups at a pace; made anew."""
+        resolvent, scale = slowed(alpha, slowdown)
+        inverse = self._inverted(resolvent)
+        return SlowedWalk(slowdown, scaled_inverse(inverse, scale))
+
+    def kept_walk(self, alpha: float) -> SlowedWalk | None:
+        return self.walks.find(alpha)
+
+    @on_own_device
+    def keep_walk(self, alpha: float, slowdown: float, together: Array) -> None:
+        resolvent, scale = slowed(alpha, slowdown)
+        alone = scale * inverse_of(self.alone, resolvent, self.backend)
+        inverse = CoarseInverse(together, alone, scale / (1 - resolvent))
+        self.walks.get(alpha, lambda: SlowedWalk(slowdown, inverse))
 
     def carried_over(self, graph: Graph, old_places: HostArray) -> AggregateBasis:
         """The same groups, which new items join where their heaviest edge leads."""
@@ -41,6 +75,21 @@ class AggregateBasis(GalerkinBasis):
         groups[:-1][np.diff(indptr) > 0] = self.backend.to_numpy(self.vectors.indices)
         labels = groups[old_places]  # the last entry, -1, is for new items
         return aggregate_basis(graph, _joined(labels, graph, self.backend), backend=self.backend)
+
+
+def slowed(alpha: float, slowdown: float) -> tuple[float, float]:
+    """The alpha at which a walk on the groups is that of another alpha, slowed; and its scale.
+
+    ``(1 - a) I + a / s (I - C) = (I - b C) / scale`` with ``b = a / (a + s (1 - a))``.
+    """
+    scale = 1 / (1 - alpha + alpha / slowdown)
+    return alpha / slowdown * scale, scale
+
+
+def scaled_inverse(inverse: CoarseInverse, scale: float) -> CoarseInverse:
+    """An inverse times a number."""
+    together = None if inverse.together is None else scale * inverse.together
+    return CoarseInverse(together, scale * inverse.alone, scale * inverse.norm)
 
 
 @on_device(lambda graph: getattr(graph, "degrees", None), stays=True)

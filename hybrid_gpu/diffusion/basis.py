@@ -11,6 +11,7 @@ vector per group of items, one number per item.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol, TypeAlias
 
 import numpy as np
@@ -23,6 +24,25 @@ from hybrid_gpu.validation import dtype_name, shown
 
 Deflation: TypeAlias = Callable[[Array], Deflated]
 """Takes the span of a basis out of a signal (n, m)."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SlowedWalk:
+    """Diffusion among the groups of a basis, slowed down to the pace that it has on the items.
+
+    Inside a group nothing takes time, so that the groups alone would spread too fast. With
+    ``Z^T (I - W) Z`` divided by the slowdown, as much stays near a query as on the items.
+
+    Attributes
+    ----------
+    slowdown : float
+        1 or more.
+    inverse : CoarseInverse
+        Of ``(1 - alpha) I + alpha / slowdown Z^T (I - W) Z``.
+    """
+
+    slowdown: float
+    inverse: CoarseInverse
 
 
 class Basis(Protocol):
@@ -74,6 +94,12 @@ class Basis(Protocol):
 
     def keep_inverse(self, alpha: float, together: Array, norm: float) -> None:
         """Keep a dense inverse that was made for an alpha before."""
+
+    def kept_walk(self, alpha: float) -> SlowedWalk | None:
+        """The slowed walk on its groups that was made for an alpha, if there is one."""
+
+    def keep_walk(self, alpha: float, slowdown: float, together: Array) -> None:
+        """Keep the dense part of a slowed walk that was made for an alpha before."""
 
     def renumbered(self, graph: Graph, numbering: Numbering) -> Basis:
         """The same vectors with the item ``numbering.order[p]`` at place p, as ``graph`` has it."""

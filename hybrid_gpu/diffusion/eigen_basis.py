@@ -20,7 +20,7 @@ from hybrid_gpu.backends import (
 )
 from hybrid_gpu.backends.protocol import CoarseInverse, Deflated, HostArray, Numbering
 from hybrid_gpu.backends.threads import Kept
-from hybrid_gpu.diffusion.basis import Deflation, host64, inverse_of
+from hybrid_gpu.diffusion.basis import Deflation, SlowedWalk, host64, inverse_of
 from hybrid_gpu.diffusion.filters import Filter
 from hybrid_gpu.diffusion.galerkin_basis import SparseEigenBasis, sparse_eigen_basis
 from hybrid_gpu.diffusion.sparsity import Sparsity
@@ -129,6 +129,12 @@ class EigenBasis:
 
     def keep_inverse(self, alpha: float, together: Array, norm: float) -> None:
         return None
+
+    def kept_walk(self, alpha: float) -> SlowedWalk | None:
+        return None
+
+    def keep_walk(self, alpha: float, slowdown: float, together: Array) -> None:
+        pass  # no groups, no walk on them
 
     @on_own_device
     def dense(self) -> Array:

@@ -21,6 +21,7 @@ from hybrid_gpu.backends.threads import Kept
 from hybrid_gpu.diffusion.any_matrix import both_ways, dense_on_host, rows_taken, times
 from hybrid_gpu.diffusion.basis import (
     Deflation,
+    SlowedWalk,
     check_vectors_of,
     inverse_of,
     part_bytes,
@@ -119,6 +120,12 @@ class GalerkinBasis:
     def keep_inverse(self, alpha: float, together: Array, norm: float) -> None:
         alone = inverse_of(self.alone, alpha, self.backend)
         self.inverses.get(alpha, lambda: CoarseInverse(together, alone, norm))
+
+    def kept_walk(self, alpha: float) -> SlowedWalk | None:
+        return None
+
+    def keep_walk(self, alpha: float, slowdown: float, together: Array) -> None:
+        pass  # no groups, no walk on them
 
     @on_own_device
     def renumbered(self: B, graph: Graph, numbering: Numbering) -> B:

@@ -45,6 +45,10 @@ class Stopping:
         return _TRUNCATION if self.tolerance is None else self.tolerance
 
 
+RANKING = Stopping(steps=None, tolerance=RANKING_ACCURACY)
+"""Until the ranking is right: what a search does if nobody says otherwise."""
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Solution:
     """Diffused scores of m observations.

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from hybrid_gpu.backends import Array, Backend
+from hybrid_gpu.backends import Array, Backend, select_backend
 from hybrid_gpu.backends.protocol import HostArray
 from hybrid_gpu.errors import warn_caller
 from hybrid_gpu.graph.neighbors import Neighbors, exact_neighbors
@@ -143,6 +143,9 @@ def measured_recall(lists: Neighbors, units: Array, knn: str, backend: Backend) 
     UserWarning
         Below 0.95: an edge needs both of its ends found, so that misses count twice.
     """
+    if isinstance(units, np.ndarray):  # too many for the device: looked at where they are
+        ids, similarities = (backend.to_numpy(part) for part in (lists.ids, lists.similarities))
+        lists, backend = Neighbors(ids, similarities), select_backend("numpy")
     xp = backend.xp
     n, k = (int(size) for size in lists.ids.shape)
     items = _sample(n, _PROBES, backend)

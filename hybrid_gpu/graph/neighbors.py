@@ -12,10 +12,12 @@ import numpy as np
 
 from hybrid_gpu.backends import Array, Backend, on_device, on_own_device, select_backend
 from hybrid_gpu.backends.host_memory import address_room
-from hybrid_gpu.backends.protocol import Numbering
+from hybrid_gpu.backends.protocol import HostArray, Numbering
 from hybrid_gpu.errors import install_line
+from hybrid_gpu.graph.streamed import fits, streamed_best
+from hybrid_gpu.graph.vectors import Vectors, vectors_of
 from hybrid_gpu.progress import Progress
-from hybrid_gpu.validation import check_count, check_dtype, check_vectors, dtype_name, item_bytes
+from hybrid_gpu.validation import check_count, check_dtype, dtype_name, item_bytes
 
 # An inverted-file index that probes one list, FAISS's default, misses most reciprocal edges.
 _FAISS_PROBES = 32
@@ -110,21 +112,21 @@ def nearest_neighbors(
     device = select_backend(backend, like=descriptors)
     dtype = check_dtype(dtype)
     check_engine(knn)
-    units = unit_rows(
-        check_vectors(descriptors, "descriptors", dtype=dtype, backend=device), device
-    )
-    n = units.shape[0]
+    items = vectors_of(descriptors, "descriptors", dtype=dtype, backend=device)
+    n, d = items.shape
     if queries is None:
         k = check_count(k, "k", high=n - 1)
+        units = units_for(knn, items)
+        if units is None:
+            return streamed_neighbors(items, k, progress=progress)
         return neighbors_of_units(units, None, k, knn=knn, progress=progress, backend=device)
     k = check_count(k, "k", high=n)
-    vectors = check_vectors(queries, "queries", dtype=dtype, backend=device)
-    if vectors.shape[1] != units.shape[1]:
-        raise ValueError(
-            f"queries must have the database's {units.shape[1]} dimensions; got {vectors.shape[1]}."
-        )
-    query_units = unit_rows(vectors, device)
-    return neighbors_of_units(units, query_units, k, knn=knn, progress=progress, backend=device)
+    wanted = vectors_of(queries, "queries", dtype=dtype, backend=device)
+    if wanted.shape[1] != d:
+        raise ValueError(f"queries must have the database's {d} dimensions; got {wanted.shape[1]}.")
+    return neighbors_of_units(
+        items.units(), wanted.units(), k, knn=knn, progress=progress, backend=device
+    )
 
 
 def check_engine(knn: Any) -> None:
@@ -135,14 +137,12 @@ def check_engine(knn: Any) -> None:
         )
 
 
-def unit_rows(vectors: Array, backend: Backend) -> Array:
-    """The rows at unit length; a zero row stays zero."""
-    xp = backend.xp
-    # The largest entry is taken out first: its square could overflow or vanish in float32.
-    largest = xp.max(xp.abs(vectors), axis=1, keepdims=True)
-    scaled = vectors / xp.where(largest > 0, largest, xp.ones_like(largest))
-    lengths = xp.sqrt(xp.sum(scaled * scaled, axis=1, keepdims=True))
-    return scaled / xp.where(lengths > 0, lengths, xp.ones_like(lengths))
+def units_for(knn: str, vectors: Vectors) -> Array | HostArray | None:
+    """What an engine searches: on the device if it fits there, else on the host; None for tiles."""
+    if fits(vectors):
+        return vectors.units()
+    # FAISS takes what it is given from the host.
+    return None if knn in ("auto", "exact") else vectors.on_host().units()
 
 
 def neighbors_of_units(
@@ -219,8 +219,9 @@ def exact_neighbors(
     xp = backend.xp
     n, m = units.shape[0], queries.shape[0]
     item_ids = xp.arange(n, dtype=xp.int64, device=backend.device)
-    # Similarities, the copy that top-k works on, and the mask of the item itself.
-    tile = max(1, min(1024, m, backend.available_bytes() // (4 * n * item_bytes(units))))
+    # Similarities, the copy that top-k works on, and the mask of the item itself. In half of the
+    # memory: what libraries take for themselves, nobody tells.
+    tile = max(1, min(1024, m, backend.available_bytes() // (8 * n * item_bytes(units))))
     nothing = xp.asarray(-xp.inf, dtype=units.dtype, device=backend.device)
     ids, similarities = [], []
     for start in range(0, m, tile):
@@ -237,6 +238,12 @@ def exact_neighbors(
     if progress:
         progress("neighbors", m, m)
     return Neighbors(ids=xp.concat(ids), similarities=xp.concat(similarities))
+
+
+def streamed_neighbors(vectors: Vectors, k: int, *, progress: Progress | None) -> Neighbors:
+    """Exact neighbors of vectors that do not fit into the memory of their backend."""
+    best = streamed_best(vectors, k, progress=progress)
+    return Neighbors(best.ids, best.scores)
 
 
 def is_approximate(knn: str) -> bool:
@@ -299,7 +306,8 @@ def _through_faiss(
         # Before it moves: FAISS finds the inverted file inside of an index of the host only.
         inverted = faiss.extract_index_ivf(index)
         inverted.nprobe = min(_FAISS_PROBES, inverted.nlist)
-    items = np.ascontiguousarray(backend.to_numpy(units), dtype=np.float32)
+    given = units if isinstance(units, np.ndarray) else backend.to_numpy(units)
+    items = np.ascontiguousarray(given, dtype=np.float32)
     wanted = items
     if queries is not None:
         wanted = np.ascontiguousarray(backend.to_numpy(queries), dtype=np.float32)

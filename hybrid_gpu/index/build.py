@@ -32,7 +32,14 @@ from hybrid_gpu.graph.neighbor_count import (
     measured_recall,
     widest_choice,
 )
-from hybrid_gpu.graph.neighbors import Neighbors, is_approximate, neighbors_of_units, unit_rows
+from hybrid_gpu.graph.neighbors import (
+    Neighbors,
+    is_approximate,
+    neighbors_of_units,
+    streamed_neighbors,
+    units_for,
+)
+from hybrid_gpu.graph.vectors import Vectors, put_in_order, vectors_of
 from hybrid_gpu.progress import Progress
 from hybrid_gpu.ranking.state import OWN_GRAPH, Grouping, IndexState, Origin
 from hybrid_gpu.validation import (
@@ -41,7 +48,6 @@ from hybrid_gpu.validation import (
     check_dtype,
     check_flag,
     check_positive,
-    check_vectors,
     shown,
 )
 
@@ -50,9 +56,11 @@ BASES = ("auto", "aggregate", "eigen", "sparse-eigen", "none")
 _GROUPED = ("auto", "aggregate")
 _DEFAULT_EIGENVECTORS = 100
 _FEWEST_PER_GROUP = 8
+# And never more, whatever n: their inverse takes 64 MB in float32.
+_MOST_GROUPS = 4000
 # What building takes at its peak: measured on 12,000 to 200,000 items with 10 to 50 neighbors,
 # most where every edge is mutual.
-_BYTES_PER_NEIGHBOR, _BYTES_PER_DIMENSION = 125, 12
+_BYTES_PER_NEIGHBOR, _COPIES = 125, 1.5
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -114,6 +122,7 @@ class Settings:
     gamma: float
     dtype: str
     keep_neighbors: bool = False
+    keep_descriptors: bool = True
 
     def __post_init__(self) -> None:
         alpha = PageRank(self.alpha)
@@ -122,34 +131,48 @@ class Settings:
         object.__setattr__(self, "gamma", check_positive(self.gamma, "gamma"))
         check_alpha_resolved(alpha, self.dtype)
         check_flag(self.keep_neighbors, "keep_neighbors")
+        check_flag(self.keep_descriptors, "keep_descriptors")
 
 
 def state_from_descriptors(
-    vectors: Array,
+    vectors: Vectors,
     neighbors: Any,
     knn: str,
     settings: Settings,
     choice: BasisChoice,
-    backend: Backend,
 ) -> IndexState:
-    """The state of an index of checked descriptors (n, d)."""
-    n, d = vectors.shape
+    """The state of an index of descriptors (n, d)."""
+    backend, (n, d) = vectors.backend, vectors.shape
     choice.check(n)
     if n < 2:
         raise ValueError("descriptors must have at least two items to be neighbors; got one.")
     count = check_neighbors(neighbors, n - 1)
     # One search serves the choice: the lists are cut when it is made.
     width = widest_choice(n) if count is None else count
-    check_room(n, d, width, backend)
-    units = unit_rows(vectors, backend)
+    keep = settings.keep_descriptors
+    check_room(n, d if keep else 0, width, backend, dtype=settings.dtype)
+    units = vectors.units() if keep else units_for(knn, vectors)
     with backend.annotate("knn"):
-        lists = neighbors_of_units(
-            units, None, width, knn=knn, progress=choice.progress, backend=backend
-        )
+        if units is None:
+            lists = streamed_neighbors(vectors, width, progress=choice.progress)
+        else:
+            lists = neighbors_of_units(
+                units, None, width, knn=knn, progress=choice.progress, backend=backend
+            )
         lists, origin = counted(lists, count, backend)
         if is_approximate(knn):
             origin = replace(origin, recall=measured_recall(lists, units, knn, backend))
-    return state_from_lists(lists, origin, units, settings, choice, backend)
+    if not keep:
+        units = None  # gives its memory back before the graph is made
+    return with_units(state_from_lists(lists, origin, None, settings, choice, backend), units)
+
+
+def with_units(state: IndexState, units: Array | None) -> IndexState:
+    """The index with unit descriptors, numbered by the user's ids, that nobody else has."""
+    if units is None:
+        return state
+    order = state.numbering.order
+    return replace(state, descriptors=put_in_order(units, order, state.backend))
 
 
 def counted(lists: Neighbors, count: int | None, backend: Backend) -> tuple[Neighbors, Origin]:
@@ -233,13 +256,16 @@ def with_chosen_basis(state: IndexState, choice: BasisChoice, *, labels: Any = N
         if basis is not None:
             # The inverse of its coarse system: the first search shall not have to wait for it.
             basis.coarse_inverse(state.alpha)
-    return replace(state, basis=basis, grouping=grouping)
+        made = replace(state, basis=basis, grouping=grouping)
+        if made.local:
+            made.local_problem(made.alpha)  # the same
+    return made
 
 
 def default_groups(graph: Graph) -> int:
     """How many aggregates pay: the coarse solve shall cost about as much as a product with W."""
     entries = int(graph.adjacency.data.shape[0])
-    return max(1, min(graph.n // _FEWEST_PER_GROUP, math.isqrt(2 * entries)))
+    return max(1, min(graph.n // _FEWEST_PER_GROUP, math.isqrt(2 * entries), _MOST_GROUPS))
 
 
 def compact(neighbors: Neighbors, backend: Backend) -> Neighbors:
@@ -253,27 +279,34 @@ def optional_units(descriptors: Any, n: int, dtype: str, backend: Backend) -> Ar
     """Unit descriptors of n items, if there are any."""
     if descriptors is None:
         return None
-    vectors = check_vectors(descriptors, "descriptors", dtype=dtype, backend=backend)
+    vectors = vectors_of(descriptors, "descriptors", dtype=dtype, backend=backend)
     if vectors.shape[0] != n:
         raise ValueError(
             f"descriptors must have one row for each of the {n} items; got {vectors.shape[0]}."
         )
-    return unit_rows(vectors, backend)
+    return vectors.units()
 
 
-def build_bytes(n: int, d: int, neighbors: int) -> int:
+def build_bytes(n: int, d: int, neighbors: int, dtype: str) -> int:
     """Bytes that building takes at its peak, beside what the caller holds."""
-    return n * (_BYTES_PER_NEIGHBOR * neighbors + _BYTES_PER_DIMENSION * d)
+    descriptors = _COPIES * d * np.dtype(dtype).itemsize
+    return round(n * (_BYTES_PER_NEIGHBOR * neighbors + descriptors))
 
 
-def check_room(n: int, d: int, neighbors: int, backend: Backend) -> None:
+def check_room(n: int, d: int, neighbors: int, backend: Backend, *, dtype: str) -> None:
     """Refuse what cannot fit: in a container, the system would end the process without a word."""
-    needed, available = build_bytes(n, d, neighbors), backend.available_bytes()
+    needed, available = build_bytes(n, d, neighbors, dtype), backend.available_bytes()
     if needed > available:
+        advice = "Take fewer neighbors, or allow the process more memory."
+        if d and build_bytes(n, 0, neighbors, dtype) <= available:
+            advice = (
+                "Pass keep_descriptors=False: they are read tile by tile then, and not kept, and "
+                "the index ranks by rerank and search_items."
+            )
         raise MemoryError(
             f"to build an index of {n} items with {neighbors} neighbors each takes about "
             f"{needed / 1e6:.0f} MB more memory; {available / 1e6:.0f} MB are available on "
-            f"{backend.name}. Take fewer neighbors, or allow the process more memory."
+            f"{backend.name}. {advice}"
         )
 
 

@@ -13,6 +13,7 @@ from hybrid_gpu.diffusion.sparsity import PAPER_SPARSITY, Sparsity
 from hybrid_gpu.graph.affinity import Graph, graph_from_affinity, neighbors_from_lists
 from hybrid_gpu.graph.neighbor_count import best_first, check_neighbors
 from hybrid_gpu.graph.neighbors import check_engine
+from hybrid_gpu.graph.vectors import vectors_of
 from hybrid_gpu.index.build import (
     BasisChoice,
     Settings,
@@ -23,11 +24,12 @@ from hybrid_gpu.index.build import (
     state_from_graph,
     state_from_lists,
     with_chosen_basis,
+    with_units,
 )
 from hybrid_gpu.index.diffusion_index import DiffusionIndex
 from hybrid_gpu.index.storage import load_state
 from hybrid_gpu.progress import Progress
-from hybrid_gpu.validation import check_kind, check_vectors
+from hybrid_gpu.validation import check_kind
 
 PAPER: Mapping[str, Any] = MappingProxyType({"neighbors": 50, "gamma": 3.0, "alpha": 0.99})
 """The paper's settings: ``build_index(descriptors, **PAPER)``."""
@@ -46,6 +48,7 @@ def build_index(
     sparsity: float | Sparsity = PAPER_SPARSITY,
     knn: str = "auto",
     keep_neighbors: bool = True,
+    keep_descriptors: bool = True,
     dtype: str = "float32",
     seed: int = 0,
     progress: Progress | None = None,
@@ -90,6 +93,10 @@ def build_index(
         How neighbors are found, see ``nearest_neighbors``.
     keep_neighbors
         Keep the k-NN lists, so that items can be added and removed.
+    keep_descriptors
+        Keep the descriptors where the index is, so that queries can be descriptors. If False, they
+        may be larger than the memory of the GPU, mapped from a file, say: they are read tile by
+        tile. The index then ranks by ``rerank`` and ``search_items``.
     dtype
         ``"float32"`` or ``"float64"``.
     seed
@@ -103,6 +110,8 @@ def build_index(
     ------
     ValueError, TypeError
         For input that cannot be indexed; the message says what to change.
+    MemoryError
+        If the work will not fit into memory, before it is begun; see ``predicted_bytes``.
 
     Examples
     --------
@@ -117,14 +126,12 @@ def build_index(
     [[0, 0, 0], [1, 1, 1]]
     """
     device = select_backend(backend, like=descriptors)
-    settings = Settings(alpha, gamma, dtype, keep_neighbors)
+    settings = Settings(alpha, gamma, dtype, keep_neighbors, keep_descriptors)
     choice = BasisChoice(basis, rank, precision, tolerance, sparsity, seed, progress)
     check_engine(knn)
     with device.annotate("build"):
-        vectors = check_vectors(descriptors, "descriptors", dtype=settings.dtype, backend=device)
-        return DiffusionIndex(
-            state_from_descriptors(vectors, neighbors, knn, settings, choice, device)
-        )
+        vectors = vectors_of(descriptors, "descriptors", dtype=settings.dtype, backend=device)
+        return DiffusionIndex(state_from_descriptors(vectors, neighbors, knn, settings, choice))
 
 
 def build_index_from_neighbors(
@@ -185,12 +192,13 @@ def build_index_from_neighbors(
         n, k = lists.ids.shape
         choice.check(n)
         count = check_neighbors(neighbors, k)
-        check_room(n, 0, k, device)
+        check_room(n, 0, k, device, dtype=settings.dtype)
         units = optional_units(descriptors, n, settings.dtype, device)
         if count is None or count < k:
             lists = best_first(lists, device)
         lists, origin = counted(lists, count, device)
-        return DiffusionIndex(state_from_lists(lists, origin, units, settings, choice, device))
+        state = state_from_lists(lists, origin, None, settings, choice, device)
+        return DiffusionIndex(with_units(state, units))
 
 
 def build_index_from_graph(
@@ -241,7 +249,8 @@ def build_index_from_graph(
         graph = graph_from_affinity(affinity, dtype=settings.dtype, backend=device)
         choice.check(graph.n)
         units = optional_units(descriptors, graph.n, settings.dtype, device)
-        return DiffusionIndex(state_from_graph(graph, units, None, settings, choice, device))
+        state = state_from_graph(graph, None, None, settings, choice, device)
+        return DiffusionIndex(with_units(state, units))
 
 
 def with_basis(

@@ -17,7 +17,7 @@ import numpy as np
 
 from hybrid_gpu.backends.protocol import HostArray
 from hybrid_gpu.errors import IndexFileError
-from hybrid_gpu.index.packing import INVERSE, MATRIX_PARTS, Packed, Section
+from hybrid_gpu.index.packing import INVERSE, MATRIX_PARTS, WALK, Packed, Section
 from hybrid_gpu.validation import check_alpha, check_count, check_flag, check_number, check_positive
 
 Fault: TypeAlias = Callable[[str | None, str], IndexFileError]
@@ -30,6 +30,8 @@ _SLACK = 1e-2
 # Numbers beyond this are not even printed by Python when they have thousands of digits.
 _MOST_ITEMS = 1 << 48
 _LARGEST = float(np.finfo(np.float64).max)
+# What is told of the sections with an inverse, beside their alpha, and between which numbers.
+_FACTS = {INVERSE: ("norm", 0, _LARGEST), WALK: ("slowdown", 1, 1e6)}
 _INVERSE_PARTS = {"together"}
 
 
@@ -96,13 +98,14 @@ def _check_origin(origin: Mapping[str, Any]) -> None:
 
 def check_section(name: str, section: Section, parts: Packed, verify: bool, fault: Fault) -> None:
     """Refuse a section, of those that are known, which does not fit the index."""
-    if name != INVERSE:
+    if name not in _FACTS:
         return
     basis = parts.parameters.get("basis")
     try:
         check_alpha(section.parameters["alpha"])
-        if not 0 <= check_number(section.parameters["norm"], "norm") <= _LARGEST:
-            raise ValueError("norm must be a size")
+        fact, low, high = _FACTS[name]
+        if not low <= check_number(section.parameters[fact], fact) <= high:
+            raise ValueError(f"{fact} must lie in [{low}, {high:g}]")
     except (KeyError, TypeError, ValueError, OverflowError) as wrong:
         reason = str(wrong).rstrip(".")
         raise fault(None, f"damaged, the inverse of its basis is not told: {reason}") from wrong

@@ -20,7 +20,7 @@ from hybrid_gpu.ranking.columns import Columns
 from hybrid_gpu.ranking.state import Grouping, IndexState, Origin
 
 MATRIX_PARTS = ("data", "indices", "indptr")
-INVERSE = "inverse"
+INVERSE, WALK = "inverse", "walk"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -81,6 +81,12 @@ def packed(state: IndexState) -> Packed:
             sections[INVERSE] = Section(
                 {"together": host(inverse.together)}, {"alpha": state.alpha, "norm": inverse.norm}
             )
+        walk = basis.kept_walk(state.alpha)
+        if walk is not None and walk.inverse.together is not None:
+            sections[WALK] = Section(
+                {"together": host(walk.inverse.together)},
+                {"alpha": state.alpha, "slowdown": walk.slowdown},
+            )
     arrays = {"components": graph.components}
     for name, part in parts.items():
         if hasattr(part, "indptr"):
@@ -111,6 +117,13 @@ def unpacked(parts: Packed, backend: Backend) -> IndexState:
             float(inverse.parameters["alpha"]),
             backend.asarray(inverse.arrays["together"]),
             float(inverse.parameters["norm"]),
+        )
+    walk = parts.sections.get(WALK)
+    if walk is not None and basis is not None:
+        basis.keep_walk(
+            float(walk.parameters["alpha"]),
+            float(walk.parameters["slowdown"]),
+            backend.asarray(walk.arrays["together"]),
         )
     return IndexState(
         graph=graph,

@@ -11,10 +11,10 @@ import numpy as np
 
 from hybrid_gpu.backends import Array, Backend, select_backend
 from hybrid_gpu.backends.numpy_backend import is_on_host
-from hybrid_gpu.backends.protocol import TopK
 from hybrid_gpu.diffusion.observation import Observation
 from hybrid_gpu.diffusion.solution import Solution, not_converged
-from hybrid_gpu.graph.neighbors import Neighbors, unit_rows
+from hybrid_gpu.graph.neighbors import Neighbors
+from hybrid_gpu.graph.vectors import unit_rows
 from hybrid_gpu.ranking.first_stage import (
     FirstStage,
     GivenLists,
@@ -24,7 +24,7 @@ from hybrid_gpu.ranking.first_stage import (
 )
 from hybrid_gpu.ranking.request import Request
 from hybrid_gpu.ranking.state import IndexState
-from hybrid_gpu.ranking.top_items import Ranking, Report, best_items
+from hybrid_gpu.ranking.top_items import LocalFacts, Ranked, Ranking, Report, ranked_solution
 from hybrid_gpu.validation import (
     check_count,
     check_item_ids,
@@ -35,10 +35,10 @@ from hybrid_gpu.validation import (
 # The graph is read once per step for all columns; beyond this many, that saving is used up.
 _LARGEST_BATCH = 128
 # Arrays of (n, batch) that are alive at the same time during a search.
-ARRAYS_PER_BATCH = 10
+_ARRAYS_PER_BATCH = 10
 # What a query takes beside them at its peak, measured: for each observed or returned item, for each
 # item of a shortlist, and, whatever the batch, for each edge of the graph that is cut out for one.
-_BYTES_PER_LISTED, _BYTES_PER_SHORTLISTED, _BYTES_PER_CUT_EDGE = 80, 16, 120
+BYTES_PER_LISTED, _BYTES_PER_SHORTLISTED, _BYTES_PER_CUT_EDGE = 120, 16, 120
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -185,6 +185,11 @@ def lives_here(values: Any, backend: Backend) -> bool:
     return not is_on_host(values)
 
 
+def query_bytes(n: int, dtype: str) -> int:
+    """Bytes that a query takes at its peak, beside its lists."""
+    return _ARRAYS_PER_BATCH * n * np.dtype(dtype).itemsize
+
+
 def batch_width(
     state: IndexState, batch: int | None, count: int, *, lists: int = 0, beside: int = 0
 ) -> int:
@@ -196,7 +201,7 @@ def batch_width(
         return min(check_count(batch, "batch"), count)
     if count == 1:
         return 1  # whatever memory allows: not worth the time to ask
-    column = ARRAYS_PER_BATCH * state.n * (8 if state.dtype == "float64" else 4) + lists
+    column = query_bytes(state.n, state.dtype) + lists
     # Half of it: other threads may search too, and think the same.
     room = state.backend.available_bytes() // 2 - beside
     return max(1, min(_LARGEST_BATCH, count, room // column))
@@ -204,7 +209,7 @@ def batch_width(
 
 def width_for(state: IndexState, queries: Queries, request: Request) -> int:
     """Queries of a set to solve side by side."""
-    lists, beside = _BYTES_PER_LISTED * max(queries.observed, request.k), 0
+    lists, beside = BYTES_PER_LISTED * max(queries.observed, request.k), 0
     if request.method.uses_shortlist:
         lists += _BYTES_PER_SHORTLISTED * queries.shortlist
         entries = state.graph.adjacency.data.shape[0]
@@ -218,35 +223,11 @@ def ranked(state: IndexState, queries: Queries, request: Request) -> Ranking:
     notes = list(state.notes) if request.method.diffuses else []
     done = _Results(queries.here, backend)
     width = width_for(state, queries, request)
-    while done.queries < count:
-        try:
-            for parts in backend.uploads(queries.arrays, done.queries, width):
-                if progress:
-                    progress("search", done.queries, count)
-                with backend.stage("observe", done.seconds):
-                    found = queries.first_stage(state, *parts)
-                with backend.stage("solve", done.seconds):
-                    solution = request.method.score(state, found, request)
-                    if request.degree_correction:
-                        solution = _degree_corrected(state, solution)
-                with backend.stage("rank", done.seconds):
-                    best = best_items(
-                        solution.values,
-                        request.k,
-                        found.unreached if request.fill else None,
-                        backend,
-                        state.numbering,
-                    )
-                    done.take(_unscaled(best, solution, backend), solution)
-        except MemoryError as fault:
-            # CuPy's out-of-memory is a MemoryError too. What is ranked so far stays.
-            if width == 1:
-                raise MemoryError(
-                    f"not enough memory on {backend.name} for one query on {state.n} items."
-                ) from fault
-            notes.append(f"out of memory with {width} queries at once: went on with {width // 2}")
-            width //= 2
-            backend.free_memory()
+    while not _took_all(state, queries, request, width, done):
+        # Outside of the function: what it held is free by now, its exception included.
+        notes.append(f"out of memory with {width} queries at once: went on with {width // 2}")
+        width //= 2
+        backend.free_memory()
     if progress:
         progress("search", count, count)
     ranking = done.ranking(request, width, tuple(notes))
@@ -255,18 +236,53 @@ def ranked(state: IndexState, queries: Queries, request: Request) -> Ranking:
     return ranking
 
 
+def _took_all(
+    state: IndexState, queries: Queries, request: Request, width: int, done: _Results
+) -> bool:
+    """Rank what is left of a query set; whether memory was enough. What is ranked stays."""
+    backend, count = state.backend, queries.count
+    try:
+        for parts in backend.uploads(queries.arrays, done.queries, width):
+            if request.progress:
+                request.progress("search", done.queries, count)
+            done.settle()
+            _take_batch(state, queries.first_stage, parts, request, done)
+    except MemoryError as fault:  # CuPy's out-of-memory is one, too
+        if width == 1:
+            raise MemoryError(
+                f"not enough memory on {backend.name} for one query on {state.n} items."
+            ) from fault
+        return False
+    return True
+
+
+def _take_batch(
+    state: IndexState,
+    first_stage: Callable[..., FirstStage],
+    parts: tuple[Array, ...],
+    request: Request,
+    done: _Results,
+) -> None:
+    """Rank a batch. A function of its own: nothing of it is kept while the next one is made."""
+    backend = state.backend
+    with backend.stage("observe", done.seconds):
+        found = first_stage(state, *parts)
+    if request.method.rank is not None:
+        with backend.stage("solve", done.seconds):
+            done.take(request.method.rank(state, found, request))
+        return
+    with backend.stage("solve", done.seconds):
+        solution = request.method.score(state, found, request)
+        if request.degree_correction:
+            solution = _degree_corrected(state, solution)
+    with backend.stage("rank", done.seconds):
+        unreached = found.unreached if request.fill else None
+        done.take(ranked_solution(solution, request.k, unreached, backend, state.numbering))
+
+
 def _degree_corrected(state: IndexState, solution: Solution) -> Solution:
     """Scores divided by the root of the items' degrees."""
     return replace(solution, values=solution.values * state.graph.degree_correction(state.backend))
-
-
-def _unscaled(best: TopK, solution: Solution, backend: Backend) -> TopK:
-    """The best items with their scores in the units of the observation."""
-    if solution.scale is None:
-        return best
-    # Not before they are ranked: tiny scores would all become zero.
-    scores = backend.xp.astype(best.scores * solution.scale, best.scores.dtype)
-    return TopK(scores=scores, ids=best.ids)
 
 
 class _Results:
@@ -283,21 +299,39 @@ class _Results:
         self._here, self._backend = here, backend
         self._parts: list[tuple[Callable[[], Array], ...]] = []
         self._residuals: list[Callable[[], Array]] = []
+        self._local: list[tuple[Callable[[], Array], ...]] = []
         self._steps = 0
         self._truncation: float | None = None
 
-    def take(self, best: TopK, solution: Solution) -> None:
+    def settle(self) -> None:
+        """Have the results of the last batch at home: what they held on the device goes back.
+
+        So does pinned memory: the results of a large query set may be too many for either. And
+        what is left behind in a block of CuPy's pool keeps all of it from the next batch.
+        """
+        for arrived in (
+            *(self._parts[-1] if self._parts else ()),
+            *(self._local[-1] if self._local else ()),
+            *self._residuals[-1:],
+        ):
+            arrived()
+
+    def take(self, batch: Ranked) -> None:
         """Start to bring a batch's results home; nothing waits for them yet."""
         # All of it or nothing: memory may run out in between, and the batch is taken again.
-        parts = (self._sent(best.ids), self._sent(best.scores))
-        if solution.residuals is not None:
-            self._residuals.append(self._sent(solution.residuals))
+        facts = batch.local
+        parts = (self._sent(batch.best.ids), self._sent(batch.best.scores))
+        if facts is not None:
+            facts_of = (facts.settled, facts.rounds, facts.visited)
+            self._local.append(tuple(self._sent(fact) for fact in facts_of))
+        if batch.residuals is not None:
+            self._residuals.append(self._sent(batch.residuals))
         self._parts.append(parts)
-        self._steps = max(self._steps, solution.steps)
-        self._truncation = solution.truncation
-        if not solution.converged:
-            self.missed_after = solution.steps
-        self.queries += int(best.ids.shape[0])
+        self._steps = max(self._steps, batch.steps)
+        self._truncation = batch.truncation
+        if not batch.converged:
+            self.missed_after = batch.steps
+        self.queries += int(batch.best.ids.shape[0])
 
     def ranking(self, request: Request, width: int, notes: tuple[str, ...]) -> Ranking:
         """All batches as one."""
@@ -312,6 +346,10 @@ class _Results:
             )
         if accuracy is not None:
             notes += missed_note(residuals, accuracy, self._backend.xp if self._here else np)
+        facts = [join([part() for part in parts]) for parts in zip(*self._local, strict=True)]
+        local = LocalFacts(*facts) if facts else None
+        if local is not None:
+            notes += unsettled_note(local.settled, self._backend.xp if self._here else np)
         report = Report(
             method=request.method.name,
             steps=self._steps,
@@ -322,11 +360,20 @@ class _Results:
             backend=self._backend.name,
             batch=width,
             notes=notes,
+            local=local,
         )
         return Ranking(ids=ids, scores=scores, report=report)
 
     def _sent(self, values: Array) -> Callable[[], Array]:
         return (lambda: values) if self._here else self._backend.download(values)
+
+
+def unsettled_note(settled: Array, xp: Any) -> tuple[str, ...]:
+    """A note if some queries of a local search were left to ``hybrid``."""
+    left = int(xp.sum(xp.astype(~settled, xp.int64)))
+    if not left:
+        return ()
+    return (f"{left} of {settled.shape[0]} queries did not settle locally: hybrid solved them",)
 
 
 def missed_note(residuals: Array, accuracy: float, xp: Any) -> tuple[str, ...]:

@@ -38,14 +38,22 @@ from hybrid_gpu.files.stored_arrays import (
 )
 from hybrid_gpu.files.writing import replacing, sync_folder
 from hybrid_gpu.index.file_checks import check_arrays, check_parameters, check_section
-from hybrid_gpu.index.packing import INVERSE, Packed, Section, in_memory_order, packed, unpacked
+from hybrid_gpu.index.packing import (
+    INVERSE,
+    WALK,
+    Packed,
+    Section,
+    in_memory_order,
+    packed,
+    unpacked,
+)
 from hybrid_gpu.ranking.state import IndexState
 
 FORMAT = "hybrid-gpu index"
 VERSION = 3
 HEADER = "header.json"
 
-_SECTIONS = (INVERSE,)
+_SECTIONS = (INVERSE, WALK)
 # Seconds that a save waits for another one to the same folder: longer than any index takes.
 _PATIENCE = 600.0
 # A reader that was overtaken by a save begins again. Each time, a whole save went by.

@@ -17,7 +17,8 @@ from hybrid_gpu.backends import Array, Backend
 from hybrid_gpu.backends.protocol import HostArray, Numbering
 from hybrid_gpu.errors import warn_caller
 from hybrid_gpu.graph.affinity import numbering_of, reciprocal_graph
-from hybrid_gpu.graph.neighbors import Neighbors, exact_neighbors, unit_rows
+from hybrid_gpu.graph.neighbors import Neighbors, exact_neighbors
+from hybrid_gpu.graph.vectors import unit_rows
 from hybrid_gpu.index.build import BasisChoice, Settings, state_from_lists
 from hybrid_gpu.ranking.state import Grouping, IndexState
 from hybrid_gpu.validation import check_item_ids, check_vectors, item_bytes

@@ -12,7 +12,8 @@ from hybrid_gpu import evaluation
 from hybrid_gpu.backends import Array, Backend
 from hybrid_gpu.backends.protocol import HostArray
 from hybrid_gpu.evaluation.rankings import id_lists, on_host
-from hybrid_gpu.graph.neighbors import exact_neighbors, unit_rows
+from hybrid_gpu.graph.neighbors import exact_neighbors
+from hybrid_gpu.graph.vectors import unit_rows
 from hybrid_gpu.validation import (
     check_choice,
     check_item_ids,

@@ -18,7 +18,8 @@ from hybrid_gpu.backends import Array, Backend, select_backend
 from hybrid_gpu.backends.protocol import HostArray
 from hybrid_gpu.files.writing import replacing
 from hybrid_gpu.graph.affinity import largest_component
-from hybrid_gpu.graph.neighbors import check_knn, unit_rows
+from hybrid_gpu.graph.neighbors import check_knn
+from hybrid_gpu.graph.vectors import unit_rows
 from hybrid_gpu.index.build import default_groups
 from hybrid_gpu.index.diffusion_index import DiffusionIndex
 from hybrid_gpu.index.factory import (

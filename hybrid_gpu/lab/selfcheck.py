@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -14,6 +14,7 @@ from hybrid_gpu.backends import Backend, select_backend
 from hybrid_gpu.backends.numpy_backend import NumpyBackend
 from hybrid_gpu.backends.protocol import HostArray
 from hybrid_gpu.diffusion.aggregate_basis import aggregate_basis
+from hybrid_gpu.diffusion.local import effort_for, local_problem
 from hybrid_gpu.graph.affinity import numbering_of, reciprocal_graph
 from hybrid_gpu.graph.neighbors import Neighbors
 from hybrid_gpu.index.diffusion_index import DiffusionIndex
@@ -150,6 +151,23 @@ def _operations(dtype: str, n: int) -> Iterator[tuple[str, Callable[[Backend], l
         record = basis.deflation(0.99)(b.asarray(dense[64].copy()))
         return _fields(record, "values", "coefficients", "share", "rounding")
 
+    def reordered(b: Backend) -> list[Any]:
+        lists = Neighbors(b.asarray(ids), b.asarray(similarities))
+        graph = reciprocal_graph(lists, dtype=dtype, backend=b)
+        moved = b.reordered(graph.adjacency, numbering_of(order, b))
+        return _fields(moved, "data", "indices", "indptr")
+
+    def local_search(b: Backend) -> list[Any]:
+        lists = Neighbors(b.asarray(ids), b.asarray(similarities))
+        graph = reciprocal_graph(lists, dtype=dtype, backend=b)
+        basis = aggregate_basis(graph, groups, backend=b)
+        problem = local_problem(graph, basis, b.asarray(order), 0.9, b)
+        # Until every item that can be reached is visited: a rule that stops earlier may be met a
+        # round earlier on one side.
+        effort = replace(effort_for(n, n), tolerance=TOLERANCE[dtype] / 10, loose=1.0, rounds=n)
+        places, weights = b.asarray(ids[:8, :5]), b.asarray(similarities[:8, :5])
+        return [b.local_search(problem, places, weights, 20, effort).scores]
+
     for m in dense:
         yield f"spmm, {m} columns", partial(spmm, m)
     yield (
@@ -164,10 +182,12 @@ def _operations(dtype: str, n: int) -> Iterator[tuple[str, Callable[[Backend], l
             b.laplacian_step(csr(b), b.asarray(dense[64]), 0.99), "values", "curvature"
         ),
     )
+    yield "reordered", reordered
     yield "matmul", lambda b: [b.matmul(b.asarray(small), b.asarray(dense[7]))]
     yield "column_dots", lambda b: [b.column_dots(b.asarray(dense[7]), b.asarray(dense[7]))]
     yield "cg_update", update
     yield "deflate", deflate
+    yield "local_search", local_search
     yield (
         "cg_direction",
         lambda b: [
@@ -224,8 +244,9 @@ def _searches(dtype: str, n: int) -> Iterator[tuple[str, Callable[[Backend], lis
         options: dict[str, Any] = {"method": method, "steps": 5, "shortlist": n // 4}
         return [index_on(b, basis).search(queries, k=20, **options).scores]
 
-    for method in METHODS:
-        yield f"search, {method}", partial(scores, method, "eigen")
+    for method, kind in METHODS.items():
+        if kind.rank is None:  # local searches are among the operations
+            yield f"search, {method}", partial(scores, method, "eigen")
     yield "search, hybrid, aggregates", partial(scores, "hybrid", "aggregate")
 
 

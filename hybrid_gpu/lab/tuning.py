@@ -21,8 +21,8 @@ from hybrid_gpu.graph.neighbors import (
     check_engine,
     is_approximate,
     neighbors_of_units,
-    unit_rows,
 )
+from hybrid_gpu.graph.vectors import vectors_of
 from hybrid_gpu.index.build import BasisChoice, Settings, check_room, state_from_lists
 from hybrid_gpu.index.diffusion_index import DiffusionIndex
 from hybrid_gpu.index.factory import PAPER
@@ -45,7 +45,6 @@ from hybrid_gpu.validation import (
     check_dtype,
     check_positive,
     check_sequence,
-    check_vectors,
     dtype_name,
 )
 
@@ -285,8 +284,8 @@ def tune(
         raise ValueError("queries and relevant go together: give both, or labels, or neither.")
     if labels is not None and relevant is not None:
         raise ValueError("give labels, or queries and relevant, not both.")
-    vectors = check_vectors(descriptors, "descriptors", dtype=dtype, backend=device)
-    n, d = (int(size) for size in vectors.shape)
+    vectors = vectors_of(descriptors, "descriptors", dtype=dtype, backend=device)
+    n, d = vectors.shape
     if n < 3:
         raise ValueError(f"descriptors must have at least three items to be tuned; got {n}.")
     grid = _Grid(
@@ -299,7 +298,7 @@ def tune(
     )
     for alpha, gamma in itertools.product(grid.alphas, grid.gammas or [PAPER["gamma"]]):
         Settings(alpha, gamma, dtype)  # refuses what cannot be solved, before hours of work
-    units = unit_rows(vectors, device)
+    units = vectors.units()
     whole, unlabeled = units, labels is None and relevant is None
     if labels is not None:
         examples = labeled_examples(labels, units, sample, seed, device)
@@ -310,7 +309,7 @@ def tune(
         grid = _Grid(grid.neighbors, [], [])
     check_depth(measure, examples, n)
     width = min(n - 1, max([*grid.neighbors, widest_choice(n)]))
-    check_room(n, d, width, device)
+    check_room(n, d, width, device, dtype=dtype)
 
     def searched(vectors: Array, width: int) -> Neighbors:
         return neighbors_of_units(vectors, None, width, knn=knn, progress=progress, backend=device)

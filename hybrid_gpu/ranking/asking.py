@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from hybrid_gpu.diffusion.filters import Filter, PageRank, as_filter
 from hybrid_gpu.diffusion.solution import check_alpha_resolved, check_stopping
 from hybrid_gpu.diffusion.sparsity import PAPER_SPARSITY, Sparsity
 from hybrid_gpu.progress import Progress
+from hybrid_gpu.ranking.local_ranking import worth_local
 from hybrid_gpu.ranking.methods import METHODS
 from hybrid_gpu.ranking.query_expansion import Expansion
 from hybrid_gpu.ranking.request import Request
 from hybrid_gpu.ranking.state import IndexState
 from hybrid_gpu.validation import check_choice, check_count, check_flag, check_kind
 
-_DEFAULT_METHOD = "hybrid"
+_DEFAULT_METHOD, _LOCAL = "hybrid", "local"
 _DEFAULT_SHORTLIST = 75_000
 _EXPANSION = Expansion()
 
@@ -71,6 +73,8 @@ def requested(
         degree_correction=check_flag(degree_correction, "degree_correction"),
         fill=fill,
     )
+    if state.local and method == "auto" and worth_local(state, request):
+        return replace(request, method=METHODS[_LOCAL])
     if stop.tolerance is not None and not chosen.exact and chosen_filter.resolvent is not None:
         raise ValueError(
             f"method {chosen.name!r} takes steps={chosen.steps} or another number, and neither "

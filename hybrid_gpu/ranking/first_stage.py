@@ -13,7 +13,7 @@ from hybrid_gpu.diffusion.observation import Observation, power_of_two
 from hybrid_gpu.graph.neighbors import Neighbors
 from hybrid_gpu.ranking.query_expansion import expanded
 from hybrid_gpu.ranking.state import IndexState
-from hybrid_gpu.ranking.top_items import refuse_nan
+from hybrid_gpu.ranking.top_items import nan_error
 
 # The weight of a query's best result is at least this, far from both ends of float64.
 _LEAST_WEIGHT = 2.0**-500
@@ -28,6 +28,8 @@ class FirstStage(ABC):
         The results that diffusion starts from.
     scale : float64 array of shape (m, 1)
         How large each observation is: a power of two.
+    weights : float array of shape (m, q)
+        The weights of the observation over its scale: the largest of each query is 1 to 2.
     queries : float array of shape (m, d), or None
         Unit query vectors; None if the first stage was somebody else's.
     """
@@ -39,6 +41,7 @@ class FirstStage(ABC):
         xp = state.backend.xp
         sizes = xp.abs(xp.astype(observation.weights, xp.float64))
         self.scale = power_of_two(xp.max(sizes, axis=1, keepdims=True), xp)
+        self.weights = xp.astype(observation.weights / self.scale, state.graph.degrees.dtype)
 
     @abstractmethod
     def similarities(self) -> Array:
@@ -82,7 +85,8 @@ class SimilarItems(FirstStage):
         if observation is None:
             self._similarities = _cosines(state, queries)
             best = state.backend.top_k(self._similarities, observed, state.numbering)
-            refuse_nan(best.scores, state.backend)
+            if bool(state.backend.xp.any(state.backend.xp.isnan(best.scores))):
+                raise nan_error()
             weights = powered(best.scores, state.gamma, state.backend)
             observation = Observation(best.ids, weights, state.n)
         super().__init__(state, observation, queries)

@@ -18,6 +18,7 @@ from hybrid_gpu.diffusion.sparsity import Sparsity
 from hybrid_gpu.graph.affinity import Graph, normalized
 from hybrid_gpu.graph.csr import csr_from_sorted, row_numbers, submatrix
 from hybrid_gpu.ranking.first_stage import FirstStage
+from hybrid_gpu.ranking.local_ranking import check_local, local_ranking
 from hybrid_gpu.ranking.query_expansion import expanded
 from hybrid_gpu.ranking.request import Method, Request
 from hybrid_gpu.ranking.state import IndexState
@@ -28,12 +29,7 @@ def _right_side(state: IndexState, first_stage: FirstStage) -> Array:
     # The square of a number below 1e-23 is zero in float32, and weights are powers of
     # similarities: those of 1e-7 already have squares that are.
     places = first_stage.observation.ids
-    return state.backend.place(places, _scaled_weights(state, first_stage), state.n)
-
-
-def _scaled_weights(state: IndexState, first_stage: FirstStage) -> Array:
-    scaled = first_stage.observation.weights / first_stage.scale
-    return state.backend.xp.astype(scaled, state.graph.degrees.dtype)
+    return state.backend.place(places, first_stage.weights, state.n)
 
 
 def _direct(values: Array, scale: Array | None = None) -> Solution:
@@ -93,7 +89,7 @@ def _within_components(state: IndexState, first_stage: FirstStage, values: Array
     component = backend.asarray(labels.astype("int64"))
     observed = xp.reshape(xp.take(component, xp.reshape(known, (-1,))), places.shape)
     observed = xp.where(places < 0, places, observed)
-    weights = backend.place(observed, _scaled_weights(state, first_stage), int(labels.max()) + 1)
+    weights = backend.place(observed, first_stage.weights, int(labels.max()) + 1)
     return xp.where(xp.take(weights, component, axis=0) > 0, values, xp.zeros_like(values))
 
 
@@ -214,7 +210,7 @@ def _as_in_paper(
 
 def _precomputed(state: IndexState, first_stage: FirstStage, request: Request) -> Solution:
     """The sum of the stored columns of the observed items: diffusion is linear."""
-    scaled = replace(first_stage.observation, weights=_scaled_weights(state, first_stage))
+    scaled = replace(first_stage.observation, weights=first_stage.weights)
     values = state.required_columns().combine(scaled, state.backend)
     return _direct(values, first_stage.scale)
 
@@ -331,6 +327,16 @@ _TABLE = (
         "conjugate gradients, deflated by any basis; exact",
         _hybrid,
         steps=None,
+        kept_bytes=_graph_and_basis_bytes,
+    ),
+    Method(
+        "local",
+        "the few items around a query, with groups for the rest; to a right ranking",
+        _hybrid,
+        rank=local_ranking,
+        steps=None,
+        needs_groups=True,
+        check=check_local,
         kept_bytes=_graph_and_basis_bytes,
     ),
     Method(

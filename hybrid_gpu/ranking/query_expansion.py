@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from hybrid_gpu.backends import Array, Backend, on_device, select_backend
-from hybrid_gpu.graph.neighbors import Neighbors, nearest_neighbors, unit_rows
+from hybrid_gpu.graph.neighbors import Neighbors, nearest_neighbors
+from hybrid_gpu.graph.vectors import unit_rows, vectors_of
 from hybrid_gpu.progress import Progress
 from hybrid_gpu.validation import (
     check_count,
@@ -19,7 +20,6 @@ from hybrid_gpu.validation import (
     check_kind,
     check_neighbor_lists,
     check_number,
-    check_vectors,
     item_bytes,
 )
 
@@ -99,9 +99,7 @@ def augment_database(
     check_kind(wanted, "expansion", Expansion, "Pass Expansion(neighbors=10, alpha=3).")
     if lists is not None:
         check_kind(lists, "lists", Neighbors, "Make them with nearest_neighbors.")
-    units = unit_rows(
-        check_vectors(descriptors, "descriptors", dtype=dtype, backend=device), device
-    )
+    units = vectors_of(descriptors, "descriptors", dtype=dtype, backend=device).units()
     n = units.shape[0]
     count = check_count(wanted.neighbors, "expansion.neighbors", high=n - 1)
     if lists is None:

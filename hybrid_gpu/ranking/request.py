@@ -12,6 +12,7 @@ from hybrid_gpu.progress import Progress
 from hybrid_gpu.ranking.first_stage import FirstStage
 from hybrid_gpu.ranking.query_expansion import Expansion
 from hybrid_gpu.ranking.state import IndexState
+from hybrid_gpu.ranking.top_items import Ranked
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -70,13 +71,15 @@ class Method:
     ----------
     score : callable
         Scores (n, m) for what a first stage found.
+    rank : callable or None
+        The best items of a batch, for a method that needs no scores of all others.
     steps : int or None
         Steps that it takes if nobody says otherwise; None: those that its accuracy takes.
     diffuses : bool
         Whether its scores come along the edges of the graph.
     exact : bool
         Whether its steps converge to the diffusion, so that an accuracy can be asked for.
-    needs_eigenvectors, needs_columns : bool
+    needs_eigenvectors, needs_columns, needs_groups : bool
         What its index must have.
     check : callable or None
         Raises an error if the index lacks what the method needs, before any work.
@@ -91,11 +94,13 @@ class Method:
     name: str
     summary: str
     score: Callable[[IndexState, FirstStage, Request], Solution]
+    rank: Callable[[IndexState, FirstStage, Request], Ranked] | None = None
     steps: int | None = 0
     diffuses: bool = True
     exact: bool = True
     needs_eigenvectors: bool = False
     needs_columns: bool = False
+    needs_groups: bool = False
     check: Callable[[IndexState, Request], None] | None = None
     kept_bytes: Callable[[IndexState, Sparsity], int] = nothing_kept
     uses_shortlist: bool = False

@@ -8,10 +8,14 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from hybrid_gpu.backends import Array, Backend
+from hybrid_gpu.backends.local_records import LocalProblem
 from hybrid_gpu.backends.protocol import Numbering
+from hybrid_gpu.backends.threads import Kept
+from hybrid_gpu.diffusion.aggregate_basis import AggregateBasis
 from hybrid_gpu.diffusion.basis import Basis
 from hybrid_gpu.diffusion.eigen_basis import EigenBasis
 from hybrid_gpu.diffusion.filters import PageRank
+from hybrid_gpu.diffusion.local import local_problem
 from hybrid_gpu.graph.affinity import Graph
 from hybrid_gpu.graph.csr import array_bytes
 from hybrid_gpu.graph.neighbors import Neighbors
@@ -20,6 +24,9 @@ from hybrid_gpu.ranking.columns import Columns
 # Users are told of more isolated items than this part of all, and of a largest component with less
 # than this part of those that have an edge.
 _MANY_ISOLATED, _SMALL_LARGEST = 0.01, 0.5
+# From so many items on, a local search pays: smaller graphs are solved whole in less time
+# (``bench/latency.py``).
+_ITEMS_WORTH = 20_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +120,8 @@ class IndexState:
         ``"float32"`` or ``"float64"``.
     filter : PageRank
         The filter of a search that names no other.
+    local : bool
+        Whether short rankings are searched locally, if nobody says otherwise.
     notes : tuple of str
         What a user may want to know of the graph: items without an edge, many components.
     """
@@ -133,13 +142,20 @@ class IndexState:
     n: int = field(init=False)
     dtype: str = field(init=False)
     filter: PageRank = field(init=False)
+    local: bool = field(init=False)
     notes: tuple[str, ...] = field(init=False)
+    _problems: Kept[float, LocalProblem] = field(init=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "n", self.graph.n)
         object.__setattr__(self, "dtype", self.graph.dtype)
         object.__setattr__(self, "filter", PageRank(self.alpha))
+        groups = isinstance(self.basis, AggregateBasis) and self.basis.spread is not None
+        large = self.n >= _ITEMS_WORTH and self.backend.searches_locally
+        object.__setattr__(self, "local", groups and large)
         object.__setattr__(self, "notes", tuple(_notes(self.graph)))
+        # Of this state alone: another one has another graph, order or basis.
+        object.__setattr__(self, "_problems", Kept(2))
 
     @property
     def memory(self) -> Mapping[str, int]:
@@ -184,6 +200,25 @@ class IndexState:
                 "descriptors= when building it, or use rerank with the results of your own engine."
             )
         return self.descriptors
+
+    def local_problem(self, alpha: float) -> LocalProblem:
+        """What a local search for an alpha needs; made once and kept."""
+        basis = self.required_groups()
+        return self._problems.get(
+            alpha,
+            lambda: local_problem(self.graph, basis, self.numbering.order, alpha, self.backend),
+        )
+
+    def required_groups(self) -> AggregateBasis:
+        """The groups of items, or an error that says how to get them."""
+        basis = self.basis
+        if not isinstance(basis, AggregateBasis) or basis.spread is None:
+            raise ValueError(
+                f"method 'local' needs groups of items, and the index has "
+                f"{'no basis' if basis is None else basis.kind}. Build it with "
+                "basis='aggregate', or use method='hybrid'."
+            )
+        return basis
 
     def required_columns(self) -> Columns:
         """The stored columns, or an error that says how to make them."""

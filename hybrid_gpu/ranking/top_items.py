@@ -8,8 +8,48 @@ from typing import Any
 
 from hybrid_gpu.backends import Array, Backend, on_device, select_backend
 from hybrid_gpu.backends.protocol import Numbering, TopK
+from hybrid_gpu.diffusion.solution import Solution
 from hybrid_gpu.errors import HybridGpuError
 from hybrid_gpu.validation import DTYPES, check_count, dtype_name, shown
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LocalFacts:
+    """How far each of m queries went in a local search.
+
+    Attributes
+    ----------
+    settled : bool array of shape (m,)
+        Whether its best items were found to rest; the others were solved by ``hybrid``.
+    rounds, visited : int64 arrays of shape (m,)
+        Rounds, and items that were visited.
+    """
+
+    settled: Array
+    rounds: Array
+    visited: Array
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Ranked:
+    """The best items of a batch, and how they were found.
+
+    Attributes
+    ----------
+    best : TopK
+        Of shape (m, k), by the user's ids.
+    residuals, steps, converged, truncation
+        As in a ``Solution``.
+    local : LocalFacts or None
+        How far each query went, where a method searched locally.
+    """
+
+    best: TopK
+    residuals: Array | None
+    steps: int
+    converged: bool
+    truncation: float | None = None
+    local: LocalFacts | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -35,6 +75,8 @@ class Report:
         Where it ran.
     batch : int
         Queries that were solved side by side.
+    local : LocalFacts or None
+        How far each query went, for ``method="local"``.
     notes : tuple of str
         What a user may want to know: items that diffusion cannot reach, queries that missed their
         accuracy, a batch that was halved for lack of memory.
@@ -49,6 +91,7 @@ class Report:
     backend: str
     batch: int
     notes: tuple[str, ...] = ()
+    local: LocalFacts | None = None
 
     @property
     def total_seconds(self) -> float:
@@ -170,13 +213,34 @@ def best_items(
     return TopK(scores=best.scores, ids=numbering.to_ids(best.ids, xp))
 
 
+def ranked_solution(
+    solution: Solution,
+    k: int,
+    similarities: Callable[[], Array] | None,
+    backend: Backend,
+    numbering: Numbering,
+) -> Ranked:
+    """The best items of a solution, with their scores in the units of the observation."""
+    best = best_items(solution.values, k, similarities, backend, numbering)
+    if solution.scale is not None:
+        # Not before they are ranked: tiny scores would all become zero.
+        scores = backend.xp.astype(best.scores * solution.scale, best.scores.dtype)
+        best = TopK(scores=scores, ids=best.ids)
+    return Ranked(best, solution.residuals, solution.steps, solution.converged, solution.truncation)
+
+
 def refuse_nan(best: Array, backend: Backend) -> None:
     """Raise an error if there is a NaN among the best scores, where ``top_k`` puts it."""
     if bool(backend.xp.any(backend.xp.isnan(best))):
-        raise HybridGpuError(
-            "the scores to be ranked hold NaN. If the index was opened with verify=False, its "
-            "file is damaged: load_index(path) without it names the part."
-        )
+        raise nan_error()
+
+
+def nan_error() -> HybridGpuError:
+    """The error for scores that no input of a user can bring about."""
+    return HybridGpuError(
+        "the scores to be ranked hold NaN. If the index was opened with verify=False, its "
+        "file is damaged: load_index(path) without it names the part."
+    )
 
 
 def _fill(

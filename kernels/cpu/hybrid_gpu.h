@@ -36,6 +36,13 @@
 #define HG_EXPORT
 #endif
 
+/* A loop that GCC at -O3 makes slower by vectors: sums in order, of entries from all over memory. */
+#if defined(__GNUC__) && !defined(__clang__)
+#define HG_SCALAR __attribute__((noinline, optimize("no-tree-vectorize")))
+#else
+#define HG_SCALAR
+#endif
+
 #if defined(__GNUC__)
 #define HG_INLINE static inline __attribute__((always_inline))
 #define HG_PREFETCH(address) __builtin_prefetch(address)

@@ -122,6 +122,7 @@ static void LOCAL(hg_coarse)(LOCAL(hg_local) *local) {
         /* The group of an item comes first in its row; items of no group have no row. */
         if (local->left[number] == 0 || first == start[item + 1]) continue;
         const int64_t own = group[first];
+        if (own >= index->groups) continue;
         if (sums[own] == 0) memory->touched[count++] = (int32_t)own;
         sums[own] += share[first] * local->left[number];
     }
@@ -154,10 +155,13 @@ static void LOCAL(hg_guess)(LOCAL(hg_local) *local, int64_t from) {
             HG_PREFETCH(weight + ahead);
         }
         const int64_t item = local->memory->node[number], stop = start[item + 1];
-        int64_t e = start[item];
         REAL coarse = 0, smooth = 0;
-        if (e < stop && group[e] < index->groups) coarse = weight[e] * coefficients[group[e]], e++;
-        for (; e < stop; e++) smooth += weight[e] * coefficients[group[e] - index->groups];
+        for (int64_t e = start[item]; e < stop; e++) {
+            if (group[e] < index->groups)
+                coarse += weight[e] * coefficients[group[e]];
+            else
+                smooth += weight[e] * coefficients[group[e] - index->groups];
+        }
         local->coarse[number] = coarse;
         local->guess[number] = local->left[number] + alpha * smooth;
         local->score[number] = local->guess[number];

@@ -8,6 +8,8 @@
 
 /* Columns that are looked at together: those of a cache line in float. */
 #define HG_TOGETHER 16
+/* Rows of them that are passed over at once if nothing in them is large enough. */
+#define HG_ROWS 8
 
 #define REAL float
 #define REAL_NAME f32

@@ -48,10 +48,16 @@ HG_INLINE void BEST(hg_unwind)(BEST(hg_heap) heap) {
     }
 }
 
-/* Whether any of some entries is not below its limit, as NaN is not. */
-HG_INLINE int BEST(hg_any_reaches)(const REAL *values, const REAL *limits, int64_t count) {
-    int any = 0;
-    for (int64_t c = 0; c < count; c++) any |= !(values[c] < limits[c]);
+/* Whether any entry of a block of rows of HG_TOGETHER is not below its limit, as NaN is not. */
+HG_INLINE int BEST(hg_any_reaches)(const REAL *values, int64_t stride, const REAL *limits) {
+    int32_t reach[HG_TOGETHER] = {0}, any = 0;
+    for (int64_t row = 0; row < HG_ROWS; row++) {
+        /* Of rows far apart, processors guess too late where the next one is. */
+        HG_PREFETCH(values + (row + 8 * HG_ROWS) * stride);
+        for (int64_t c = 0; c < HG_TOGETHER; c++)
+            reach[c] |= !(values[row * stride + c] < limits[c]);
+    }
+    for (int64_t c = 0; c < HG_TOGETHER; c++) any |= reach[c];
     return any;
 }
 
@@ -71,17 +77,19 @@ HG_EXPORT void BEST(hg_top_k)(int64_t n, int64_t width, int64_t stride, const RE
             BEST(hg_sift)(heap, root, k, heap.values[root], heap.places[root]);
         limits[c] = BEST(hg_key)(heap.values[0]);
     }
+    /* A single line is looked at as rows of its own. */
     const int one_line = width == 1 && stride == 1;
-    for (int64_t c = 1; one_line && c < HG_TOGETHER; c++) limits[c] = limits[0];
+    const int64_t apart = one_line ? HG_TOGETHER : stride;
+    const int64_t skipped = one_line ? HG_ROWS * HG_TOGETHER : HG_ROWS;
+    int64_t looked_at = 0; /* what is before it has to be gone through */
     for (int64_t i = k; i < n; i++) {
-        if (one_line) { /* several entries of the line at a time */
-            while (n - i >= HG_TOGETHER && !BEST(hg_any_reaches)(scores + i, limits, HG_TOGETHER))
-                i += HG_TOGETHER;
+        if (i >= looked_at && (one_line || width == HG_TOGETHER)) {
+            for (int64_t c = 1; one_line && c < HG_TOGETHER; c++) limits[c] = limits[0];
+            while (n - i >= skipped && !BEST(hg_any_reaches)(scores + i * stride, apart, limits))
+                i += skipped;
             if (i == n) break;
-        } else if (width == HG_TOGETHER) {
-            if (!BEST(hg_any_reaches)(scores + i * stride, limits, HG_TOGETHER)) continue;
-        } else if (!BEST(hg_any_reaches)(scores + i * stride, limits, width))
-            continue;
+            looked_at = i + skipped;
+        }
         for (int64_t c = 0; c < width; c++) {
             const REAL value = scores[i * stride + c];
             const BEST(hg_heap) heap = {values + c * k, places + c * k, k, order};
@@ -91,7 +99,6 @@ HG_EXPORT void BEST(hg_top_k)(int64_t n, int64_t width, int64_t stride, const RE
             BEST(hg_sift)(heap, 0, k, value, i);
             limits[c] = BEST(hg_key)(heap.values[0]);
         }
-        for (int64_t c = 1; one_line && c < HG_TOGETHER; c++) limits[c] = limits[0];
     }
     for (int64_t c = 0; c < width; c++)
         BEST(hg_unwind)((BEST(hg_heap)){values + c * k, places + c * k, k, order});

@@ -52,16 +52,17 @@ ROW_BLOCK(hg_single, REAL, 1)
 #endif
 #undef ROW_BLOCK
 
-/* One column alone: four sums side by side, or each addition would wait for the one before. */
-HG_INLINE void SPARSE(hg_column)(SPARSE(hg_row) row, const REAL *dense, const REAL *start,
-                                 REAL scale, REAL *y) {
-    REAL sums[4] = {0, 0, 0, 0};
-    int64_t p = row.begin;
-    for (; row.end - p >= 4; p += 4)
-        for (int v = 0; v < 4; v++) sums[v] += row.data[p + v] * dense[row.indices[p + v]];
-    for (; p < row.end; p++) sums[0] += row.data[p] * dense[row.indices[p]];
-    const REAL sum = (sums[0] + sums[1]) + (sums[2] + sums[3]);
-    *y = start ? *start + scale * sum : sum;
+/* A single column, in a loop of its own that needs few registers: y = start + scale * sums, or the
+ * sums. One sum for a row: the processor is in the next rows already while it waits for additions. */
+HG_SCALAR static void SPARSE(hg_column)(int64_t first, int64_t last, const INDEX *indptr,
+                                        const INDEX *indices, const REAL *data, const REAL *dense,
+                                        const REAL *start, REAL scale, REAL *y) {
+    for (int64_t i = first; i < last; i++) {
+        const INDEX end = indptr[i + 1];
+        REAL sum = 0;
+        for (INDEX p = indptr[i]; p < end; p++) sum += data[p] * dense[indices[p]];
+        y[i] = start ? start[i] + scale * sum : sum;
+    }
 }
 
 /* All m columns of one row. */
@@ -69,10 +70,6 @@ HG_INLINE void SPARSE(hg_row_product)(SPARSE(hg_row) row, const REAL *dense, int
                                       const REAL *start, REAL scale, REAL *y) {
     enum { lanes = sizeof(WHOLE) / sizeof(REAL) };
     int64_t c = 0;
-    if (m == 1) {
-        SPARSE(hg_column)(row, dense, start, scale, y);
-        return;
-    }
 #define BLOCK(name, width)                                                                         \
     {                                                                                              \
         SPARSE(name)(row, dense + c, m, start ? start + c : start, scale, y + c);                  \
@@ -102,6 +99,10 @@ HG_INLINE void SPARSE(hg_row_product)(SPARSE(hg_row) row, const REAL *dense, int
 HG_EXPORT void SPARSE(hg_spmm)(int64_t first, int64_t last, int64_t m, const INDEX *indptr,
                                const INDEX *indices, const REAL *data, const REAL *dense,
                                REAL *result) {
+    if (m == 1) {
+        SPARSE(hg_column)(first, last, indptr, indices, data, dense, NULL, 1, result);
+        return;
+    }
     for (int64_t i = first; i < last; i++)
         SPARSE(hg_row_product)(ROW(i), dense, m, NULL, 1, result + i * m);
 }
@@ -110,6 +111,10 @@ HG_EXPORT void SPARSE(hg_spmm)(int64_t first, int64_t last, int64_t m, const IND
 HG_EXPORT void SPARSE(hg_subtract_spmm)(int64_t first, int64_t last, int64_t m,
                                         const INDEX *indptr, const INDEX *indices,
                                         const REAL *data, const REAL *dense, REAL *values) {
+    if (m == 1) {
+        SPARSE(hg_column)(first, last, indptr, indices, data, dense, values, -1, values);
+        return;
+    }
     for (int64_t i = first; i < last; i++)
         SPARSE(hg_row_product)(ROW(i), dense, m, values + i * m, -1, values + i * m);
 }
@@ -119,6 +124,12 @@ HG_EXPORT void SPARSE(hg_laplacian_step)(int64_t first, int64_t last, int64_t m,
                                          const INDEX *indptr, const INDEX *indices,
                                          const REAL *data, const REAL *direction, double alpha,
                                          REAL *product, double *restrict dots) {
+    if (m == 1) {
+        SPARSE(hg_column)
+        (first, last, indptr, indices, data, direction, direction, (REAL)-alpha, product);
+        DENSE(hg_column_dots)(last - first, 1, direction + first, product + first, dots);
+        return;
+    }
     for (int64_t c = 0; c < m; c++) dots[c] = 0;
     for (int64_t i = first; i < last; i++) {
         const REAL *x = direction + i * m;

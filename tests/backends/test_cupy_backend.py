@@ -253,17 +253,18 @@ def test_what_is_made_once_and_kept_may_be_used_on_any_stream(gpu, late):
 def test_free_memory_counts_what_the_pool_holds(gpu):
     import cupy
 
-    gpu.free_memory()
-    before = gpu.available_bytes()
-    block = cupy.empty(1 << 22, dtype=cupy.uint8)
-    del block
-    assert gpu.available_bytes() >= before - (1 << 16)
     pool = cupy.get_default_memory_pool()
-    pool.set_limit(size=1 << 24)
-    try:
-        assert gpu.available_bytes() <= 1 << 24
-    finally:
-        pool.set_limit(size=0)
+    with cupy.cuda.using_allocator(pool.malloc):
+        gpu.free_memory()
+        before = gpu.available_bytes()
+        block = cupy.empty(1 << 22, dtype=cupy.uint8)
+        del block
+        assert gpu.available_bytes() >= before - (1 << 16)
+        pool.set_limit(size=1 << 24)
+        try:
+            assert gpu.available_bytes() <= 1 << 24
+        finally:
+            pool.set_limit(size=0)
 
 
 def test_search_of_one_batch_stays_within_its_budget_of_transfers(index, queries, standin):

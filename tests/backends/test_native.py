@@ -349,6 +349,7 @@ def test_loops_over_edges_are_those_of_numpy(core, weights, nodes, edges):
     marked = rng.random(nodes) < 0.5
     parent = rng.permutation(nodes) // 2
     width = max(1, int(parent.max()).bit_length())
+    own = np.arange(nodes)  # no edge is left out: the last one ends its array
     results = []
     for loops in (edge_loops.NumpyEdgeLoops(), NativeEdgeLoops(core)):
         priority = loops.priorities(low, high, values, roots, names)
@@ -358,6 +359,7 @@ def test_loops_over_edges_are_those_of_numpy(core, weights, nodes, edges):
         loose = loops.loose(low, high, marked)
         for spare in (31, 64 - 2 * width if 64 - 2 * width < 31 else 24):
             free += loops.added_up(low, high, values, parent, width, spare)
+        free += loops.added_up(low, high, values, own, 9, 31)
         results.append([priority, *fitting, pairs, *free, loose])
     for one, other in zip(*results, strict=True):
         assert one.dtype == other.dtype

@@ -255,8 +255,10 @@ def estimate_precompute(backend):
 def every_method(backend):
     made = index(backend, "eigen").precompute(keep=90, rtol=1e-5)
     return [
-        made.search(queries, k=5, method=method, batch=3).scores
-        for method in hg.METHODS
+        (index(backend) if kind.needs_groups else made)
+        .search(queries, k=5, method=method, batch=3)
+        .scores
+        for method, kind in hg.METHODS.items()
         for queries in (QUERIES, hg.select_backend(backend).asarray(QUERIES))
     ]
 

@@ -11,7 +11,8 @@ from hybrid_gpu.graph.neighbor_count import (
     measured_recall,
     widest_choice,
 )
-from hybrid_gpu.graph.neighbors import Neighbors, unit_rows
+from hybrid_gpu.graph.neighbors import Neighbors
+from hybrid_gpu.graph.vectors import unit_rows
 
 
 def lists_of(ids, similarities, backend):

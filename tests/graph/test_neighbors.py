@@ -9,6 +9,7 @@ from conftest import clustered_vectors, needs_faiss
 import hybrid_gpu as hg
 from hybrid_gpu import reference
 from hybrid_gpu.graph import neighbors as module
+from hybrid_gpu.graph import vectors as graph_vectors
 from hybrid_gpu.graph.neighbors import check_knn
 
 
@@ -40,13 +41,61 @@ def test_tiles_do_not_change_the_answer(backend, rng, monkeypatch):
     vectors = clustered_vectors(rng)
     whole = hg.nearest_neighbors(vectors, k=5, knn="exact", backend=backend)
     # Room for three rows of similarities at a time.
-    monkeypatch.setattr(type(backend), "available_bytes", lambda self: 3 * 4 * 120 * 4)
+    monkeypatch.setattr(type(backend), "available_bytes", lambda self: 3 * 8 * 120 * 4)
     seen = []
     tiled = hg.nearest_neighbors(
         vectors, k=5, knn="exact", progress=lambda *stage: seen.append(stage[1]), backend=backend
     )
     assert seen == list(range(0, 121, 3))
     np.testing.assert_array_equal(backend.to_numpy(whole.ids), backend.to_numpy(tiled.ids))
+
+
+@pytest.mark.parametrize("k", [4, 35])
+@pytest.mark.parametrize("room", [4200, 9600])
+def test_blocks_do_not_change_the_answer(backend, dtype, monkeypatch, k, room):
+    # Equal items and exact products: every tie goes to the lower id, across blocks too.
+    vectors = np.tile(np.eye(9, 90), (4, 1)) * 2.0
+    whole = hg.nearest_neighbors(vectors, k=k, knn="exact", dtype=dtype, backend=backend)
+    monkeypatch.setattr(type(backend), "available_bytes", lambda self: room)
+    seen = []
+    found = hg.nearest_neighbors(
+        vectors, k=k, dtype=dtype, progress=lambda *stage: seen.append(stage), backend=backend
+    )
+    assert len(seen) > 3  # several blocks
+    assert seen[-1] == ("neighbors", 36, 36)
+    np.testing.assert_array_equal(backend.to_numpy(found.ids), backend.to_numpy(whole.ids))
+    similarities = backend.to_numpy(found.similarities)
+    np.testing.assert_array_equal(similarities, backend.to_numpy(whole.similarities))
+    assert found.similarities.dtype == whole.similarities.dtype
+
+
+@pytest.mark.parametrize("kind", ["float16", ">f4", "fortran", "strided", "torch"])
+def test_tiles_read_whatever_the_host_has(backend, monkeypatch, kind):
+    monkeypatch.setattr(graph_vectors, "_LEAST_TILE", 1)
+    vectors = clustered_vectors(np.random.default_rng(29), n=97, d=5).astype("float16")
+    given = {
+        "float16": lambda: vectors,
+        ">f4": lambda: vectors.astype(">f4"),
+        "fortran": lambda: np.asfortranarray(vectors.astype("f8")),
+        "strided": lambda: np.repeat(vectors.astype("f4"), 2, axis=0)[::2],
+        "torch": lambda: pytest.importorskip("torch").from_numpy(vectors.astype("f4")),
+    }[kind]()
+    read = graph_vectors.vectors_of(given, "descriptors", dtype="float32", backend=backend)
+    expected = vectors.astype("f8") / np.linalg.norm(vectors.astype("f8"), axis=1, keepdims=True)
+    np.testing.assert_allclose(backend.to_numpy(read.units()), expected, rtol=1e-6, atol=1e-6)
+    part = read.units(13, 40, 7)
+    np.testing.assert_allclose(backend.to_numpy(part), expected[13:40], rtol=1e-6, atol=1e-6)
+    starts = [start for start, _ in read.tiles(13, 40, 7)]
+    assert starts == [13, 20, 27, 34]
+
+
+def test_a_bad_value_of_the_last_tile_is_found(backend, monkeypatch):
+    monkeypatch.setattr(graph_vectors, "_LEAST_TILE", 1)
+    vectors = clustered_vectors(np.random.default_rng(31), n=97, d=5)
+    vectors[96, 4] = 1e300
+    with pytest.raises(ValueError, match="descriptors must be finite in float32"):
+        hg.nearest_neighbors(vectors, k=3, backend=backend)
+    assert hg.nearest_neighbors(vectors, k=3, dtype="float64", backend=backend).ids.shape == (97, 3)
 
 
 @pytest.mark.parametrize("knn", ["exact", pytest.param("faiss", marks=needs_faiss)])

@@ -9,6 +9,7 @@ import scipy.sparse as sparse
 from conftest import clustered_vectors, path
 
 import hybrid_gpu as hg
+from hybrid_gpu.graph import vectors as graph_vectors
 from hybrid_gpu.index.build import default_groups
 
 
@@ -142,3 +143,58 @@ def test_index_takes_what_it_tells_and_its_build_less_than_three_times_that():
     told = sum(index.memory.values())
     assert kept < 1.2 * told
     assert peak < 3 * told
+
+
+def test_an_index_need_not_keep_its_descriptors(backend):
+    vectors = clustered_vectors(np.random.default_rng(37), n=150, d=6, clusters=5)
+    whole = hg.build_index(vectors, neighbors=6, knn="exact", backend=backend)
+    index = hg.build_index(
+        vectors, neighbors=6, knn="exact", keep_descriptors=False, backend=backend
+    )
+    assert index.descriptors is None
+    assert index.memory["descriptors"] == 0
+    assert index.graph.edges == whole.graph.edges
+    ids, similarities = [[3, 5]], [[0.9, 0.8]]
+    np.testing.assert_array_equal(
+        index.rerank(ids, similarities, k=5).scores, whole.rerank(ids, similarities, k=5).scores
+    )
+    with pytest.raises(ValueError, match="search needs descriptors"):
+        index.search(vectors[:2], k=3)
+    with pytest.raises(TypeError, match="keep_descriptors must be True or False"):
+        hg.build_index(vectors, keep_descriptors=1, backend=backend)
+
+
+@pytest.mark.parametrize("way", ["descriptors", "neighbors", "graph"])
+def test_a_build_leaves_the_callers_descriptors_as_they_are(backend, monkeypatch, way):
+    monkeypatch.setattr(graph_vectors, "_SMALL", 0)
+    vectors = clustered_vectors(np.random.default_rng(41), n=150, d=6, clusters=5)
+    vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
+    given = backend.asarray(vectors)
+    options = {"dtype": "float64", "backend": backend}
+    if way == "descriptors":
+        index = hg.build_index(given, neighbors=6, knn="exact", **options)
+    elif way == "neighbors":
+        lists = hg.nearest_neighbors(given, k=6, knn="exact", **options)
+        index = hg.build_index_from_neighbors(
+            lists.ids, lists.similarities, descriptors=given, **options
+        )
+    else:
+        index = hg.build_index_from_graph(sparse.eye(150) * 0, descriptors=given, **options)
+    np.testing.assert_array_equal(backend.to_numpy(given), vectors)
+    np.testing.assert_allclose(backend.to_numpy(index.descriptors), vectors, atol=1e-12)
+
+
+def test_a_build_holds_little_more_than_one_copy_of_the_descriptors():
+    vectors = clustered_vectors(np.random.default_rng(43), n=3000, d=700, clusters=30)
+    vectors = vectors.astype("float32")
+    build = partial(hg.build_index, neighbors=5, knn="exact", backend="numpy")
+    build(vectors[:50])  # what is imported late is there
+    tracemalloc.start()
+    try:
+        build(vectors)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    told = hg.predicted_bytes(3000, dimensions=700, neighbors=5)["build"]
+    # Similarities of a tile of 1,024 come on top where there is room for them.
+    assert peak < told + 3 * 1024 * 3000 * 4

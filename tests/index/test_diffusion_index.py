@@ -4,7 +4,14 @@ import array_api_strict
 import numpy as np
 import pytest
 import scipy.sparse as sparse
-from conftest import clustered_vectors, dense, path, random_affinity, two_cliques
+from conftest import (
+    METHODS_OF_EIGENVECTORS,
+    clustered_vectors,
+    dense,
+    path,
+    random_affinity,
+    two_cliques,
+)
 from strict_backend import StrictBackend
 
 import hybrid_gpu as hg
@@ -99,7 +106,7 @@ def test_rerank_truncates_to_the_given_results(index, queries):
         assert set(line) == set(allowed)
 
 
-@pytest.mark.parametrize("method", hg.METHODS)
+@pytest.mark.parametrize("method", METHODS_OF_EIGENVECTORS)
 def test_a_query_without_any_result_gets_no_invented_ones(index, method):
     # Beside one with results, which must not notice it.
     ids, similarities = np.array([[-1] * 3, [4, 9, 11]]), np.array([[np.nan] * 3, [0.9, 0.8, 0.7]])
@@ -240,7 +247,7 @@ def test_isolated_items_and_small_components_are_still_ranked(backend):
     )
     index = hg.build_index(vectors, neighbors=2, basis="eigen", backend=backend)
     index = index.precompute(keep=7)
-    for method in hg.METHODS:
+    for method in METHODS_OF_EIGENVECTORS:
         ranking = index.search(vectors, k=7, method=method)
         assert np.all(np.isfinite(ranking.scores)), method
         assert all(sorted(line) == list(range(7)) for line in ranking.ids.tolist()), method
@@ -541,12 +548,12 @@ def test_what_cannot_fit_into_memory_is_refused_before_the_work(backend, monkeyp
 @pytest.mark.parametrize(
     ("options", "lists", "beside"),
     [
-        ({}, 80 * 5, 0),
-        ({"query_neighbors": None}, 80 * 20, 0),
-        ({"k": 20}, 80 * 20, 0),
+        ({}, 120 * 5, 0),
+        ({"query_neighbors": None}, 120 * 20, 0),
+        ({"k": 20}, 120 * 20, 0),
         # The shortlist of each query, and the graph that is cut out for one at a time.
-        ({"method": "truncated"}, 80 * 5 + 16 * 20, 120 * 2 * 33),
-        ({"method": "truncated", "shortlist": 10}, 80 * 5 + 16 * 10, 120 * 33),
+        ({"method": "truncated"}, 120 * 5 + 16 * 20, 120 * 2 * 33),
+        ({"method": "truncated", "shortlist": 10}, 120 * 5 + 16 * 10, 120 * 33),
     ],
 )
 def test_a_search_takes_at_most_half_of_the_memory(backend, monkeypatch, options, lists, beside):

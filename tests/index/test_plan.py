@@ -102,7 +102,7 @@ def test_predicted_bytes_are_those_of_a_real_index(backend, dtype):
     )
     for part in ("graph", "descriptors", "neighbors", "basis"):
         assert told[part] == pytest.approx(index.memory[part], rel=0.02)
-    assert told["search"] == 10 * 400 * 128 * np.dtype(dtype).itemsize
+    assert told["search"] == 128 * (10 * 400 * np.dtype(dtype).itemsize + 120 * 100)
 
 
 def test_target_that_is_just_reached_is_reached(backend):

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import scipy.sparse as sparse
-from conftest import changed, clustered_vectors, two_cliques
+from conftest import METHODS_OF_EIGENVECTORS, changed, clustered_vectors, two_cliques
 
 import hybrid_gpu as hg
 from hybrid_gpu.diffusion.galerkin_basis import GalerkinBasis
@@ -112,7 +112,7 @@ def snapshots(monkeypatch, folder, target, moment):
 def test_loading_changes_no_bit_of_the_answer(backend, index, queries, tmp_path):
     index.save(tmp_path / "index")
     again = hg.load_index(tmp_path / "index", backend=backend)
-    for method in hg.METHODS:
+    for method in METHODS_OF_EIGENVECTORS:
         one = index.search(queries, k=50, method=method)
         other = again.search(queries, k=50, method=method)
         np.testing.assert_array_equal(one.ids, other.ids)

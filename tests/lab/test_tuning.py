@@ -6,7 +6,7 @@ from conftest import dense
 
 import hybrid_gpu as hg
 from hybrid_gpu import datasets, evaluation
-from hybrid_gpu.graph.neighbors import unit_rows
+from hybrid_gpu.graph.vectors import unit_rows
 from hybrid_gpu.lab.examples import halved_examples
 from hybrid_gpu.lab.tuning import _chosen, _tuning
 

@@ -1,0 +1,126 @@
+"""Local search: diffusion on the few items around a query, with the groups for all the rest.
+
+The answer of a query lies on a few thousand items, wherever they are. Only these need the graph
+itself; what the rest of it hands back is small, and the groups of the basis tell it well enough. A
+backend does the search (``kernels/cpu/local_query.h`` tells how); here is what it needs: the
+groups' own walk at the right pace, and how much effort is enough.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from hybrid_gpu.backends import Array, Backend, settled
+from hybrid_gpu.backends.local_records import LocalEffort, LocalProblem
+from hybrid_gpu.diffusion.aggregate_basis import AggregateBasis, slowed
+from hybrid_gpu.diffusion.basis import SlowedWalk, inverse_of
+from hybrid_gpu.diffusion.conjugate_gradients import conjugate_gradients, system_of
+from hybrid_gpu.diffusion.solution import Stopping
+from hybrid_gpu.graph.affinity import Graph
+
+# The pace is measured on so many items, at the scores of these ranks: where the items that a query
+# visits end. On fewer items than the first number nothing is far away.
+_SAMPLE, _RANKS = 16, (1000, 8000)
+# Paces that are tried: each is so much slower than the one before.
+_SLOWER, _SLOWEST = 2**0.5, 64.0
+# What a pace is measured to, and scores that count as none.
+_SAMPLE_ACCURACY, _COARSE_ACCURACY = 1e-2, 1e-3
+_LEAST_SCORE = 1e-12
+# Items that a query may see, first, and after each time that this was not enough.
+ROOMS = (1 << 16, 1 << 17, 1 << 18)
+# The rule watches at least so many of the best items: with fewer, a round without a change says
+# little.
+_WATCHED = 100
+
+
+def effort_for(k: int, room: int) -> LocalEffort:
+    """The effort for the best ``k`` items to be right."""
+    return LocalEffort(
+        tolerance=5e-4,
+        loose=2.0,
+        push=0.01,
+        reach=0.2,
+        growth=0.25,
+        drift=0.01,
+        calm=0.002,
+        changes=max(1, k // 100),
+        watched=max(k, _WATCHED),
+        steps=100,
+        rounds=16,
+        room=room,
+    )
+
+
+def local_problem(
+    graph: Graph, basis: AggregateBasis, order: Array, alpha: float, backend: Backend
+) -> LocalProblem:
+    """What a local search for an alpha needs of an index; ``order`` (n,) are the user's ids."""
+    assert basis.spread is not None
+    walk = basis.walks.get(
+        alpha, lambda: settled(lambda: _paced_walk(graph, basis, alpha, backend), backend)
+    )
+    roots = 1 / graph.degree_correction(backend)[:, 0]
+    return LocalProblem(graph.adjacency, basis.spread, walk.inverse, roots, order, alpha)
+
+
+def _paced_walk(graph: Graph, basis: AggregateBasis, alpha: float, backend: Backend) -> SlowedWalk:
+    """The walk on the groups at the pace that suits the graph best."""
+    connected = np.flatnonzero(np.diff(backend.to_numpy(graph.adjacency.indptr)) > 0)
+    low, high = _RANKS
+    if connected.size <= 4 * low or alpha == 0:
+        return basis.slowed_walk(alpha, 1.0)
+    high = min(high, connected.size // 2)
+    # The same items on every backend.
+    sample = np.random.default_rng(_SAMPLE).choice(connected, _SAMPLE, replace=False)
+    return basis.slowed_walk(alpha, _pace(graph, basis, alpha, np.sort(sample), (low, high)))
+
+
+def _pace(
+    graph: Graph, basis: AggregateBasis, alpha: float, sample: Array, ranks: tuple[int, int]
+) -> float:
+    """The slowdown with which the groups tell best what arrives at some ranks of a sample."""
+    backend, xp, (low, high), spread = basis.backend, basis.backend.xp, ranks, basis.spread
+    assert spread is not None
+    places = backend.asarray(sample)[:, None]
+    ones = xp.ones(places.shape, dtype=graph.degrees.dtype, device=backend.device)
+    observed = backend.place(places, ones, graph.n)
+    system = system_of(graph.adjacency, observed, alpha, backend, tolerance=_SAMPLE_ACCURACY)
+    exact = conjugate_gradients(system, Stopping(None, _SAMPLE_ACCURACY), basis).values
+    best = backend.top_k(exact.T, high)
+    far, scores = best.ids[:, low:], xp.astype(best.scores[:, low:], xp.float64)
+    reached = scores > _LEAST_SCORE
+    restricted = basis.restrict(observed)
+
+    def error(slowdown: float) -> float:
+        coefficients = (1 - alpha) * _coarse_solution(basis, restricted, alpha, slowdown)
+        both = xp.concat([xp.zeros_like(coefficients), alpha * coefficients])
+        guess = xp.astype(backend.spmm(spread, both), xp.float64)
+        guess = xp.take_along_axis(guess.T, far, axis=1)
+        ratio = xp.clip(guess, min=_LEAST_SCORE) / xp.where(reached, scores, xp.ones_like(scores))
+        # By logarithms: squares would be those of the few items that get the most.
+        return float(xp.sum(xp.where(reached, xp.abs(xp.log(ratio)), xp.zeros_like(ratio))))
+
+    slowdown, least = 1.0, error(1.0)
+    while slowdown < _SLOWEST:
+        slower = error(slowdown * _SLOWER)
+        if not slower < least:
+            break
+        slowdown, least = slowdown * _SLOWER, slower
+    return slowdown
+
+
+def _coarse_solution(
+    basis: AggregateBasis, restricted: Array, alpha: float, slowdown: float
+) -> Array:
+    """What stays in the groups of what arrives there (r, m), at a pace."""
+    backend, xp = basis.backend, basis.backend.xp
+    resolvent, scale = slowed(alpha, slowdown)
+    coupled = basis.coupling.shape[0]
+    alone = inverse_of(basis.alone, resolvent, backend) * restricted[coupled:, :]
+    if coupled == 0:
+        return scale * alone
+    # Not by its inverse: to make that takes longer than to solve for a few columns.
+    right_side = xp.asarray(restricted[:coupled, :], copy=True)
+    system = system_of(basis.coupling, right_side, resolvent, backend)
+    together = conjugate_gradients(system, Stopping(None, _COARSE_ACCURACY)).values
+    return scale * xp.concat([together / (1 - resolvent), alone])

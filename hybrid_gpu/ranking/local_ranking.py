@@ -1,0 +1,152 @@
+"""Rankings by local search: most queries visit a few thousand items, and the rest is solved whole.
+
+A query that did not settle is tried again with twice the room, then again, and is solved by
+``hybrid`` if that was not enough. What becomes of a query does not depend on the others.
+"""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from typing import Any
+
+from hybrid_gpu.backends import Array
+from hybrid_gpu.backends.local_records import LocalAnswer
+from hybrid_gpu.backends.protocol import TopK
+from hybrid_gpu.diffusion.diffuse import diffused
+from hybrid_gpu.diffusion.local import ROOMS, effort_for
+from hybrid_gpu.diffusion.solution import RANKING, Solution
+from hybrid_gpu.ranking.first_stage import FirstStage
+from hybrid_gpu.ranking.request import Request
+from hybrid_gpu.ranking.state import IndexState
+from hybrid_gpu.ranking.top_items import LocalFacts, Ranked, best_items
+
+# Longer rankings, of more than this part of all items, are solved whole in less time
+# (``bench/latency.py``).
+_PART_OF_ITEMS, _MOST_RANKED = 100, 2_000
+
+
+def worth_local(state: IndexState, request: Request) -> bool:
+    """Whether ``auto`` takes ``local``: by the index and what is asked, never by the batch."""
+    return (
+        state.local
+        and request.k <= min(state.n // _PART_OF_ITEMS, _MOST_RANKED)
+        and request.stop == RANKING
+        and request.filter.resolvent is not None
+        and not request.degree_correction
+    )
+
+
+def check_local(state: IndexState, request: Request) -> None:
+    """Refuse what a local search cannot do, with what to do instead."""
+    state.required_groups()
+    if request.stop != RANKING:
+        raise ValueError(
+            "method 'local' stops when the ranking is right, and takes neither steps nor rtol nor "
+            "another accuracy than 'ranking'. Leave them out, or use method='hybrid'."
+        )
+    if request.filter.resolvent is None:
+        raise ValueError(
+            f"method 'local' diffuses by PageRank; got filter {request.filter!r}. Use "
+            "method='hybrid' for other filters."
+        )
+    if request.degree_correction:
+        raise ValueError(
+            "method 'local' visits the items with the best scores, not those with the best ones "
+            "after a correction. Leave degree_correction out, or use method='hybrid'."
+        )
+
+
+def local_ranking(state: IndexState, first_stage: FirstStage, request: Request) -> Ranked:
+    """The best items of a batch, by local search where that settles."""
+    backend, xp = state.backend, state.backend.xp
+    answer = _searched(state, first_stage, request)
+    best = TopK(scores=answer.scores, ids=state.numbering.to_ids(answer.places, xp))
+    steps, converged = int(xp.max(answer.steps)), True
+    # Diffusion reaches fewer than k items of small components: the rest is filled up.
+    (short,) = xp.nonzero(answer.settled & (answer.found < request.k))
+    if short.shape[0]:
+        places, scores = (xp.take(part, short, axis=0) for part in (answer.places, answer.scores))
+        reached = backend.place(places, scores, state.n)
+        best = _replaced(best, short, _best_of(state, first_stage, request, reached, short), xp)
+    (missed,) = xp.nonzero(~answer.settled)
+    if missed.shape[0]:
+        solved = _solved(state, first_stage, request, missed)
+        steps, converged = max(steps, solved.steps), solved.converged
+        whole = _best_of(state, first_stage, request, solved.values, missed)
+        best = _replaced(best, missed, whole, xp)
+    scores = xp.astype(best.scores * first_stage.scale, best.scores.dtype)
+    return Ranked(
+        best=TopK(scores=scores, ids=best.ids),
+        residuals=None,
+        steps=steps,
+        converged=converged,
+        local=LocalFacts(answer.settled, answer.rounds, answer.visited),
+    )
+
+
+def _searched(state: IndexState, first_stage: FirstStage, request: Request) -> LocalAnswer:
+    """The answers of a batch; queries that do not settle get more room, as long as there is."""
+    xp, alpha = state.backend.xp, request.filter.resolvent
+    assert alpha is not None, "checked before any search"
+    problem = state.local_problem(alpha)
+    places, weights = first_stage.observation.ids, first_stage.weights
+    answer: LocalAnswer | None = None
+    numbers = xp.arange(places.shape[0], dtype=xp.int64, device=state.backend.device)
+    for room in ROOMS:
+        some, values = (xp.take(part, numbers, axis=0) for part in (places, weights))
+        effort = effort_for(request.k, min(room, state.n))
+        again = state.backend.local_search(problem, some, values, request.k, effort)
+        answer = again if answer is None else _joined(answer, numbers, again, xp)
+        (numbers,) = xp.nonzero(~answer.settled)
+        if numbers.shape[0] == 0 or room >= state.n:
+            break
+    assert answer is not None
+    return answer
+
+
+def _solved(state: IndexState, first_stage: FirstStage, request: Request, rows: Array) -> Solution:
+    """The diffusion of some of the queries on the whole graph."""
+    take, backend = state.backend.xp.take, state.backend
+    places = take(first_stage.observation.ids, rows, axis=0)
+    weights = take(first_stage.weights, rows, axis=0)
+    right_side = backend.place(places, weights, state.n)
+    return diffused(
+        state.graph.adjacency, right_side, state.basis, request.filter, request.stop, backend
+    )
+
+
+def _best_of(
+    state: IndexState, first_stage: FirstStage, request: Request, scores: Array, rows: Array
+) -> TopK:
+    """The best items by the scores (n, s) of some of the queries, by the user's ids."""
+    xp = state.backend.xp
+    similar = (lambda: xp.take(first_stage.unreached(), rows, axis=0)) if request.fill else None
+    return best_items(scores, request.k, similar, state.backend, state.numbering)
+
+
+def _replaced(best: TopK, rows: Array, others: TopK, xp: Any) -> TopK:
+    """The same with other rows at some places."""
+    return TopK(
+        scores=_with_rows(best.scores, rows, others.scores, xp),
+        ids=_with_rows(best.ids, rows, others.ids, xp),
+    )
+
+
+def _joined(answer: LocalAnswer, rows: Array, again: LocalAnswer, xp: Any) -> LocalAnswer:
+    """An answer with other answers to some of its queries."""
+    parts = {
+        part.name: _with_rows(getattr(answer, part.name), rows, getattr(again, part.name), xp)
+        for part in fields(answer)
+    }
+    return LocalAnswer(**parts)
+
+
+def _with_rows(values: Array, rows: Array, others: Array, xp: Any) -> Array:
+    """An array with others in the place of some of its rows, which are numbered upward."""
+    count = values.shape[0]
+    every = xp.arange(count, dtype=xp.int64, device=rows.device)
+    # Where each row stands among the others, if it is one of them.
+    place = xp.searchsorted(rows, every)
+    known = xp.take(rows, xp.clip(place, max=rows.shape[0] - 1)) == every
+    chosen = xp.where(known, count + place, every)
+    return xp.take(xp.concat([values, others]), chosen, axis=0)

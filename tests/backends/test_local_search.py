@@ -32,6 +32,8 @@ EFFORT = LocalEffort(
     rounds=12,
     room=32768,
 )
+# The ranking counts as still in any case.
+STILL = replace(EFFORT, drift=1e9, calm=1e9, changes=10**9, watched=30)
 ALPHAS = (0.5, 0.9, 0.99, 0.999)
 
 
@@ -413,3 +415,34 @@ def test_native_core_and_array_operations_agree(rng, dtype, alpha):
         last = exact[row][native.places[row, :found]].min()
         apart = set(ours.places[row, :found]) ^ set(native.places[row, :found])
         assert all(abs(exact[row][item] - last) <= margin[row, 0] for item in apart)
+
+
+@pytest.mark.skipif(native_core() is None, reason="there is no native core")
+@pytest.mark.parametrize(
+    "effort",
+    [
+        EFFORT,
+        # What is predicted outside decides.
+        STILL,
+        replace(STILL, push=0.1, reach=2.0, growth=0.05),
+        # Every round solves to the tolerance: the one that confirms the rule is due all the same.
+        replace(EFFORT, loose=1.0),
+        # Few come within reach: it is halved.
+        replace(EFFORT, reach=3.0, growth=1.0),
+    ],
+    ids=["as usual", "always still", "slow", "never loose", "short reach"],
+)
+@pytest.mark.parametrize("signs", [False, True])
+def test_native_core_and_array_operations_go_equally_far(rng, effort, signs):
+    backend = NativeBackend(native_core())
+    x = clustered_vectors(rng, 2500, d=6, clusters=15).astype("float32")
+    graph = hg.reciprocal_graph(hg.nearest_neighbors(x, k=10, backend=backend), backend=backend)
+    problem = problem_of(graph, backend, 0.97, groups=50)
+    places, weights = observations(rng, graph.n, 30, dtype="float32")
+    if signs:
+        weights[:, 0] *= -0.5
+    native = backend.local_search(problem, places, weights, 20, effort)
+    ours = GenericBackend.local_search(backend, problem, places, weights, 20, effort)
+    # The order of pushes differs, and with it some rounds; the rule does not.
+    for name in ("rounds", "visited", "steps"):
+        assert abs(getattr(ours, name).sum() / getattr(native, name).sum() - 1) < 0.05

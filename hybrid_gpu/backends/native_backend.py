@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -31,6 +33,10 @@ class NativeBackend(NumpyBackend):
 
     def __init__(self, core: Core) -> None:
         self.core = core
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # In another process, perhaps on another machine, that one's own core, if it has any.
+        return host_backend, ()
 
     def spmm(self, matrix: SparseMatrix, dense: Array) -> Array:
         if not _fits(matrix, dense):

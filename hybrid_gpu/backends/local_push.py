@@ -19,9 +19,10 @@ from hybrid_gpu.backends.local_nodes import (
 from hybrid_gpu.backends.local_records import LocalEffort, LocalProblem
 from hybrid_gpu.backends.protocol import Array
 
-# Sweeps of the push at most. In a component so small that nothing spreads out, mass would only fade
-# by alpha from sweep to sweep; the system solves what is left there.
-_SWEEPS = 200
+# Sweeps of the push at most. The system solves for all nodes that were pushed, so little depends on
+# what is left at them: on 20,000 items, 16 sweeps led to the same answers as 200. In a component so
+# small that nothing spreads out, mass would only fade by alpha from sweep to sweep.
+_SWEEPS = 32
 
 
 @dataclass(frozen=True, slots=True, eq=False)

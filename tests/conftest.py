@@ -1,6 +1,7 @@
 """One ``backend`` and one ``dtype`` for every test, and graphs whose answers are known.
 
-``HYBRID_GPU_TEST_BACKENDS`` chooses the backends (default ``numpy,strict``); with
+``HYBRID_GPU_TEST_BACKENDS`` chooses the backends (default ``numpy,strict``); ``plain`` is NumPy
+without the native core, as is ``numpy`` with ``HYBRID_GPU_NATIVE=0``. With
 ``HYBRID_GPU_REQUIRE_CUDA=1`` the CuPy backend is added and must work: no skip. With
 ``STANDIN_LATE`` the streams of the stand-in (``tools/cupy_on_cpu``) run late; pools are watched.
 """
@@ -18,6 +19,8 @@ import scipy.sparse as sparse
 from strict_backend import StrictBackend
 
 import hybrid_gpu as hg
+from hybrid_gpu.backends.native import native_core
+from hybrid_gpu.backends.numpy_backend import NumpyBackend
 
 try:
     import standin as cuda_standin
@@ -46,10 +49,27 @@ def _backend_names() -> list[str]:
     return names
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_generate_tests(metafunc):
+    """The tests of backends run on NumPy alone, too, where "numpy" has the native core in it."""
+    marks = metafunc.definition.iter_markers("parametrize")
+    chosen = hasattr(metafunc.module, "backend") or any("backend" in mark.args[0] for mark in marks)
+    if "backend" not in metafunc.fixturenames or chosen:
+        return
+    names = _backend_names()
+    of_backends = metafunc.definition.path.parent.name == "backends"
+    if of_backends and "numpy" in names and native_core() is not None:
+        # A mark, which takes the place of the fixture's own parameters.
+        mark = pytest.mark.parametrize("backend", [*names, "plain"], indirect=True, scope="session")
+        metafunc.definition.add_marker(mark)
+
+
 @pytest.fixture(params=_backend_names(), scope="session")
 def backend(request):
     if request.param == "strict":
         return StrictBackend()
+    if request.param == "plain":
+        return NumpyBackend()
     return hg.select_backend(request.param)
 
 

@@ -57,9 +57,11 @@ MODULES = {
     "columns": ("precompute", "storage"),
     "conjugate_gradients": ("diffuse",),
     "csr": ("affinity", "diffusion_index"),
+    "csr_matrix": ("backends", "native"),
     "dense_product": ("dense_product", "backends"),
     "diffuse": ("diffuse",),
     "diffusion_index": ("diffusion_index",),
+    "edge_loops": ("native", "aggregation"),
     "eigen_basis": ("basis", "diffusion_index", "update"),
     "factory": ("build", "diffusion_index"),
     "filters": ("filters", "diffuse"),
@@ -69,6 +71,12 @@ MODULES = {
     "judgments": ("evaluation", "measures"),
     "labels": ("evaluation", "measures"),
     "methods": ("methods", "diffusion_index"),
+    "native": ("native", "diagnosis"),
+    "native_backend": ("native", "backends"),
+    "native_graph": ("native",),
+    "native_groups": ("native",),
+    "native_select": ("native",),
+    "native_steps": ("native",),
     "neighbor_count": ("neighbor_count",),
     "neighbors": ("neighbors",),
     "numpy_backend": ("backends", "affinity"),
@@ -97,6 +105,8 @@ MODULES = {
 }
 # Whose own tests run on the strict backend too: it has the generic operations as they are.
 _ON_STRICT = {"generic"}
+# What runs without the native core, which does the same in its own way.
+_WITHOUT_CORE = {"csr_matrix", "numpy_backend", "row_selection"}
 # What runs on whatever survived its own tests.
 _BROADER = tuple(
     sorted({*(name for names in MODULES.values() for name in names), "properties", "experiments"})
@@ -395,6 +405,8 @@ def started(folder: Path, tests: list[str], backends: str, *, keep_compiled: boo
         sys.path[:0] = [str(folder), str(folder / "tests")]
         os.environ["PYTHONPATH"] = str(folder)
         os.environ["HYBRID_GPU_TEST_BACKENDS"] = backends
+        if backends == "plain":  # what does not take the backend of a test, too
+            os.environ["HYBRID_GPU_NATIVE"] = "0"
         import pytest
 
         options = ["-x", "-q", "--tb=line", "--no-header", "-p", "no:cacheprovider"]
@@ -494,6 +506,8 @@ def _limits(
 
 
 def _backends(module: str, *, broader: bool) -> str:
+    if module in _WITHOUT_CORE:
+        return "plain"
     return "numpy,strict" if module in _ON_STRICT and not broader else "numpy"
 
 

@@ -143,11 +143,14 @@ def main() -> None:
         told = outcome(None, Path(folder))
         if told:
             raise SystemExit(f"without any mistake, the tests already say: {told}")
+        alive = 0
         with ThreadPoolExecutor(os.cpu_count()) as pool:
-            results = list(pool.map(lambda mutant: outcome(mutant, Path(folder)), mutants))
-    alive = [mutant.key for mutant, told in zip(mutants, results, strict=True) if not told]
-    print(*alive, sep="\n")
-    print(f"{len(mutants) - len(alive)} of {len(mutants)} mutants are noticed.")
+            results = pool.map(lambda mutant: outcome(mutant, Path(folder)), mutants)
+            for mutant, told in zip(mutants, results, strict=True):
+                if not told:
+                    alive += 1
+                    print(mutant.key, flush=True)
+    print(f"{len(mutants) - alive} of {len(mutants)} mutants are noticed.")
     if alive:
         raise SystemExit(1)
 

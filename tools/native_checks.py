@@ -4,6 +4,7 @@
     python tools/native_checks.py sanitize    # its tests, with AddressSanitizer and UBSan in it
     python tools/native_checks.py threads     # a driver in C, with ThreadSanitizer
     python tools/native_checks.py arm         # the driver for aarch64, run by qemu-user
+    python tools/native_checks.py bare        # the driver in plain C, as MSVC compiles it
     python tools/native_checks.py warnings    # every warning of the compiler is an error
 
 What is missing (a cross compiler, qemu) is told and skipped; with ``--all`` that is a failure.
@@ -111,6 +112,14 @@ def arm(folder: Path) -> None:
     run(qemu, folder / "driver")
 
 
+def bare(folder: Path) -> None:
+    """The driver without the vectors of GCC and Clang: what MSVC compiles."""
+    gcc = compiler("gcc")
+    parts = objects(gcc, ["-DHG_PLAIN_C", "-Wall", "-Wextra", "-Werror"], folder, ["plain"])
+    run(gcc, "-O2", DRIVER, *parts, "-o", folder / "driver", "-pthread", "-lm")
+    run(folder / "driver")
+
+
 def warnings(folder: Path) -> None:
     """All compilers that are here, with every warning an error."""
     levels = list(build_script().UNIX_LEVELS) if os.uname().machine == "x86_64" else ["plain"]
@@ -122,7 +131,7 @@ def warnings(folder: Path) -> None:
         objects(name, strict, folder, levels)
 
 
-CHECKS = {"warnings": warnings, "sanitize": sanitize, "threads": threads, "arm": arm}
+CHECKS = {"warnings": warnings, "bare": bare, "sanitize": sanitize, "threads": threads, "arm": arm}
 
 
 def main() -> None:

@@ -49,6 +49,10 @@ class CsrMatrix:
         # With few columns, the calls would cost more than the products.
         return self.tiles if columns >= _TILE_COLUMNS else self.blocks
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        # A copy in another process cuts its own blocks: theirs would hold every entry once more.
+        return CsrMatrix, (self.data, self.indices, self.indptr, self.shape)
+
     def _cut(self, parts: int) -> tuple[tuple[int, Any], ...]:
         bounds = _balanced_bounds(self.indptr, parts)
         return tuple((start, _rows_of(self, start, stop)) for start, stop in pairwise(bounds))

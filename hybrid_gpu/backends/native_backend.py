@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -35,6 +37,10 @@ class NativeBackend(NumpyBackend):
     def __init__(self, core: Core) -> None:
         self.core = core
         self._local = native_local.Native(core, native_local.Memories())
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # In another process, perhaps on another machine, that one's own core, if it has any.
+        return host_backend, ()
 
     def spmm(self, matrix: SparseMatrix, dense: Array) -> Array:
         if not _fits(matrix, dense):

@@ -20,12 +20,12 @@ from hybrid_gpu.graph.affinity import Graph
 
 # The pace is measured on so many items, at the scores of these ranks: where the items that a query
 # visits end. On fewer items than the first number nothing is far away.
-_SAMPLE, _RANKS = 16, (1000, 8000)
+_SAMPLE, _RANKS = 16, (200, 8000)
 # Paces that are tried: each is so much slower than the one before.
 _SLOWER, _SLOWEST = 2**0.5, 64.0
-# What a pace is measured to, and scores that count as none.
-_SAMPLE_ACCURACY, _COARSE_ACCURACY = 1e-2, 1e-3
-_LEAST_SCORE = 1e-12
+# What a pace is measured to, and the part of an item's largest score below which others count as
+# none.
+_ACCURACY, _LEAST_PART = 1e-3, 1e-4
 # Items that a query may see, first, and after each time that this was not enough.
 ROOMS = (1 << 16, 1 << 17, 1 << 18)
 # The rule watches at least so many of the best items: with fewer, a round without a change says
@@ -84,11 +84,12 @@ def _pace(
     places = backend.asarray(sample)[:, None]
     ones = xp.ones(places.shape, dtype=graph.degrees.dtype, device=backend.device)
     observed = backend.place(places, ones, graph.n)
-    system = system_of(graph.adjacency, observed, alpha, backend, tolerance=_SAMPLE_ACCURACY)
-    exact = conjugate_gradients(system, Stopping(None, _SAMPLE_ACCURACY), basis).values
+    system = system_of(graph.adjacency, observed, alpha, backend, tolerance=_ACCURACY)
+    exact = conjugate_gradients(system, Stopping(None, _ACCURACY), basis).values
     best = backend.top_k(exact.T, high)
     far, scores = best.ids[:, low:], xp.astype(best.scores[:, low:], xp.float64)
-    reached = scores > _LEAST_SCORE
+    least = _LEAST_PART * xp.astype(best.scores[:, :1], xp.float64)
+    reached = scores > least
     restricted = basis.restrict(observed)
 
     def error(slowdown: float) -> float:
@@ -96,16 +97,17 @@ def _pace(
         both = xp.concat([xp.zeros_like(coefficients), alpha * coefficients])
         guess = xp.astype(backend.spmm(spread, both), xp.float64)
         guess = xp.take_along_axis(guess.T, far, axis=1)
-        ratio = xp.clip(guess, min=_LEAST_SCORE) / xp.where(reached, scores, xp.ones_like(scores))
+        guess = xp.where(guess > least, guess, least + xp.zeros_like(guess))
+        ratio = guess / xp.where(reached, scores, xp.ones_like(scores))
         # By logarithms: squares would be those of the few items that get the most.
         return float(xp.sum(xp.where(reached, xp.abs(xp.log(ratio)), xp.zeros_like(ratio))))
 
-    slowdown, least = 1.0, error(1.0)
+    slowdown, smallest = 1.0, error(1.0)
     while slowdown < _SLOWEST:
         slower = error(slowdown * _SLOWER)
-        if not slower < least:
+        if not slower < smallest:
             break
-        slowdown, least = slowdown * _SLOWER, slower
+        slowdown, smallest = slowdown * _SLOWER, slower
     return slowdown
 
 
@@ -122,5 +124,5 @@ def _coarse_solution(
     # Not by its inverse: to make that takes longer than to solve for a few columns.
     right_side = xp.asarray(restricted[:coupled, :], copy=True)
     system = system_of(basis.coupling, right_side, resolvent, backend)
-    together = conjugate_gradients(system, Stopping(None, _COARSE_ACCURACY)).values
+    together = conjugate_gradients(system, Stopping(None, _ACCURACY)).values
     return scale * xp.concat([together / (1 - resolvent), alone])

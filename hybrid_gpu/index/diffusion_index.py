@@ -65,7 +65,8 @@ class DiffusionIndex(IndexViews):
         k
             Results per query; all items if there are fewer.
         method
-            One of ``hybrid_gpu.METHODS``, or ``"auto"``: ``hybrid``.
+            One of ``hybrid_gpu.METHODS``, or ``"auto"``: ``local`` for short rankings of large
+            indexes, ``hybrid`` else, by a fixed rule of the index and the request (docs/local.md).
         accuracy
             The relative residual at which a query stops, or ``"ranking"``, the default of
             ``hybrid``: 3e-3, where rankings hardly change any more. ``report.residuals`` tells what

@@ -39,11 +39,6 @@ def worth_local(state: IndexState, request: Request) -> bool:
 def check_local(state: IndexState, request: Request) -> None:
     """Refuse what a local search cannot do, with what to do instead."""
     state.required_groups()
-    if request.stop != RANKING:
-        raise ValueError(
-            "method 'local' stops when the ranking is right, and takes neither steps nor rtol nor "
-            "another accuracy than 'ranking'. Leave them out, or use method='hybrid'."
-        )
     if request.filter.resolvent is None:
         raise ValueError(
             f"method 'local' diffuses by PageRank; got filter {request.filter!r}. Use "
@@ -53,6 +48,11 @@ def check_local(state: IndexState, request: Request) -> None:
         raise ValueError(
             "method 'local' visits the items with the best scores, not those with the best ones "
             "after a correction. Leave degree_correction out, or use method='hybrid'."
+        )
+    if request.stop != RANKING:
+        raise ValueError(
+            "method 'local' stops when the ranking is right, and takes neither steps nor rtol nor "
+            "another accuracy than 'ranking'. Leave them out, or use method='hybrid'."
         )
 
 

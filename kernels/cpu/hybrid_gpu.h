@@ -43,7 +43,7 @@
 #define HG_SCALAR
 #endif
 
-#if defined(__GNUC__)
+#if defined(__GNUC__) && !defined(HG_PLAIN_C) /* which tools/native_checks.py defines */
 #define HG_INLINE static inline __attribute__((always_inline))
 #define HG_PREFETCH(address) __builtin_prefetch(address)
 /* Bytes of a vector register; arrays of vectors that fill a few of them stay in registers. */
@@ -56,7 +56,11 @@
 #endif
 #else
 /* Compilers without vectors in C (MSVC): blocks of plain numbers. */
+#if defined(_MSC_VER)
 #define HG_INLINE static __forceinline
+#else
+#define HG_INLINE static inline
+#endif
 #define HG_PREFETCH(address) ((void)(address))
 #define HG_VECTOR_BYTES 0
 #endif

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import pickle
 from pathlib import Path
 
 import array_api_compat.numpy as xp
@@ -484,6 +485,17 @@ def test_library_of_other_sources_is_not_used(core, monkeypatch, tmp_path):
     broken.write_bytes(b"no library")
     assert "not to be loaded" in native._loaded(broken).reason
     assert native._loaded(tmp_path / "none.so").reason == "not built"
+
+
+def test_backend_and_matrix_can_be_sent_to_another_process(backend):
+    matrix = matrix_of(np.random.default_rng(31), (30, 30), "float32")
+    assert matrix.sound
+    assert matrix.tiles
+    there, copy = pickle.loads(pickle.dumps((backend, matrix)))
+    assert there.name == backend.name
+    assert not {"blocks", "tiles", "sound"} & set(vars(copy))
+    ones = np.ones((30, 3), np.float32)
+    assert np.allclose(there.spmm(copy, ones), backend.spmm(matrix, ones), atol=1e-5)
 
 
 def test_level_is_the_best_that_is_built_and_that_the_processor_has():

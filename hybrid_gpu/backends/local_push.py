@@ -20,8 +20,9 @@ from hybrid_gpu.backends.local_records import LocalEffort, LocalProblem
 from hybrid_gpu.backends.protocol import Array
 
 # Sweeps of the push at most. The system solves for all nodes that were pushed, so little depends on
-# what is left at them: on 20,000 items, 16 sweeps led to the same answers as 200. In a component so
-# small that nothing spreads out, mass would only fade by alpha from sweep to sweep.
+# what is left at them: on 20,000 random items (24 queries, alpha 0.9 to 0.999), the mean agreement
+# with the exact 50 best was the same for 8 to 200 sweeps. In a component so small that nothing
+# spreads out, mass would only fade by alpha from sweep to sweep.
 _SWEEPS = 32
 
 

@@ -311,8 +311,8 @@ def test_query_finds_alone_what_it_finds_among_others(backend, rng, dtype):
     places, weights = observations(rng, graph.n, 20, dtype=dtype)
     effort = replace(EFFORT, watched=30)
     batch = searched(backend, problem, places, weights, 10, effort)
-    # In float32, rounding may decide whether an item is pushed once more: the answers are then as
-    # near to each other as both are to the exact one. In float64, rounding is all.
+    # In float32, rounding may decide after which step a query is at its goal: the answers are then
+    # as near to each other as both are to that of their system. In float64, rounding is all.
     lengths = exact_scores(backend, problem, places, weights)[1]
     margins = {
         "float32": 2 * error_bound(problem, dtype, effort, lengths)[:, 0],

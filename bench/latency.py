@@ -40,7 +40,7 @@ FEWEST = 16
 
 
 def built(lists: dict[str, Any], dtype: str) -> tuple[hg.DiffusionIndex, float]:
-    """The index of k-NN lists, ready for a local search too, and the seconds that took."""
+    """The index of k-NN lists, and the seconds that took."""
     start = time.perf_counter()
     index = hg.build_index_from_neighbors(
         lists["ids"],
@@ -59,9 +59,9 @@ def observed(
     index: hg.DiffusionIndex, lists: dict[str, Any], queries: int
 ) -> tuple[np.ndarray, np.ndarray]:
     """Seeded items of the largest component, seen through their nearest items: ids, cosines."""
-    order = np.asarray(index.order)
-    connected = np.sort(order[np.asarray(largest_component(index.graph))])
-    sample = np.random.default_rng(43).choice(connected, queries, replace=False)
+    sample = np.random.default_rng(43).choice(
+        largest_component(index.graph), queries, replace=False
+    )
     first = np.argsort(-lists["similarities"][sample], axis=1, kind="stable")[:, :OBSERVED]
     return tuple(
         np.take_along_axis(lists[name][sample], first, axis=1) for name in ("ids", "similarities")

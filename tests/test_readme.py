@@ -199,7 +199,7 @@ def test_every_figure_is_shown_and_every_shown_one_is_there():
         for name in re.findall(r"\(([\w/.-]+\.svg)\)", page)
     }
     assert shown == {path.name for path in FIGURES.iterdir()}
-    assert len(shown) == 5
+    assert len(shown) == 7
 
 
 def drawing(text):

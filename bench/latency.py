@@ -76,8 +76,9 @@ def exact_ranking(lists: dict[str, Any], seen: tuple[Any, Any], k: int) -> np.nd
 
 def agreements(found: np.ndarray, exact: np.ndarray) -> np.ndarray:
     """The part of each query's exact items that was found, (m,)."""
-    pairs = zip(found, exact, strict=True)
-    return np.array([np.intersect1d(one, other).size / other.size for one, other in pairs])
+    # -1 where the exact ranking is shorter.
+    pairs = [(one, other[other >= 0]) for one, other in zip(found, exact, strict=True)]
+    return np.array([np.isin(other, one).mean() for one, other in pairs])
 
 
 def waits(

@@ -257,6 +257,6 @@ def ways(rank: int) -> list[Way]:
         way("igraph prpack, one at a time", "igraph", "affinity", igraph),
         way("torch CSR, 100 products, batches", "torch", "float32", torch, steps=100),
         way("torch-ppr, 100 iterations, batches", "torch_ppr", "affinity", torch_ppr, steps=100),
-        *(push(eps) for eps in (1e-5, 1e-6, 1e-7)),
+        *(push(eps) for eps in (1e-4, 1e-5, 1e-6)),
         *(pyg_push(eps) for eps in (1e-4, 1e-5)),
     ]

@@ -23,6 +23,7 @@ from peer_problem import (
     matrix_bytes,
     side_by_side,
 )
+from scipy.sparse.csgraph import reverse_cuthill_mckee
 
 # One item of ``forward_push.c``.
 ITEM = np.dtype(
@@ -54,6 +55,9 @@ class Pushing:
 
     def __init__(self, adjacency: Any, limits: NDArray[np.float32], alpha: float) -> None:
         n = adjacency.shape[0]
+        types = [part.dtype for part in (adjacency.indptr, adjacency.indices, adjacency.data)]
+        if types != [np.int32, np.int32, np.float32]:
+            raise TypeError(f"forward_push.c takes int32, int32 and float32; got {types}.")
         self.adjacency, self.alpha = adjacency, alpha
         self.items = np.zeros(n, ITEM)
         self.items["limit"] = limits
@@ -78,16 +82,20 @@ class Pushing:
 
 def forward_push(problem: Problem, adjacency: Any, *, eps: float, threads: int) -> Solver:
     """Push until ``r(u) <= eps d(u)`` for all items, where the observation has a mass of 1."""
-    roots = np.sqrt(problem.read("degrees"))
-    ids = problem.read("ids").astype(np.int32)
+    # Neighbors close together in memory: a third more edges per second.
+    order = reverse_cuthill_mckee(adjacency, symmetric_mode=True)
+    place = np.empty(problem.n, np.int32)
+    place[order] = np.arange(problem.n)
+    near = sparse.csr_array(adjacency[order][:, order])
+    roots = np.sqrt(problem.read("degrees"))[order]
+    ids = place[problem.read("ids")]
     weights = problem.read("similarities") ** problem.gamma
     mass = (weights * roots[ids]).sum(axis=1, keepdims=True)
     starts = (weights / mass).astype(np.float32)
     compiled()
-    limits = (eps * roots).astype(np.float32)
     idle: queue.SimpleQueue[Pushing] = queue.SimpleQueue()
     for _ in range(threads):
-        idle.put(Pushing(adjacency, limits, problem.alpha))
+        idle.put(Pushing(near, (eps * roots).astype(np.float32), problem.alpha))
 
     def answer(number: int, all_scores: Any = None) -> NDArray[np.int32]:
         pushing = idle.get()
@@ -98,15 +106,16 @@ def forward_push(problem: Problem, adjacency: Any, *, eps: float, threads: int) 
 
     def top(numbers: Numbers) -> NDArray[np.int64]:
         with ThreadPoolExecutor(threads) as pool:
-            return np.stack(list(pool.map(answer, numbers))).astype(np.int64)
+            best = np.stack(list(pool.map(answer, numbers)))
+        return np.where(best < 0, -1, order[best])
 
     def scores(numbers: Numbers) -> NDArray[Any]:
         found = np.zeros((len(numbers), problem.n), np.float32)
         for row, number in zip(found, numbers, strict=True):
             answer(number, row)
-        return found * mass[numbers]
+        return found[:, place] * mass[numbers]
 
-    kept = matrix_bytes(adjacency) + threads * problem.n * (ITEM.itemsize + 8)
+    kept = matrix_bytes(near) + threads * problem.n * (ITEM.itemsize + 8) + 2 * order.nbytes
     return Solver(top, scores, kept)
 
 

@@ -3,7 +3,7 @@
     python bench/report.py
 
 A table stands between ``<!-- table: QUESTION -->`` and ``<!-- end -->``; the newest run of that
-question fills it, or a line that says that there is none. More words say which part of the run is shown:
+question fills it, or a line that says that there is none. More words say which part is shown:
 
     <!-- table: space_time steps=5 -->                  only rows in which steps is 5
     <!-- table: methods_on_digits rows=nn,hybrid -->    only rows with one of these names
@@ -159,7 +159,8 @@ FAMILIES = {
     "hybrid_gpu hybrid, aggregates": "hybrid",
     "hybrid_gpu temporal": "temporal",
     "SciPy cg": "SciPy cg",
-    "scikit-network": "scikit-network",
+    "scikit-network piteration": "scikit-network piteration",
+    "scikit-network bicgstab": "scikit-network bicgstab",
     "PyGSP": "PyGSP",
     "PyAMG": "PyAMG",
     "torch CSR": "torch",

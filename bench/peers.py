@@ -1,6 +1,7 @@
 """Who answers queries fastest, how exactly, and in how much memory: this library or its peers?
 
     pip install -e ".[faiss,peers]"
+    pip install torch torch-ppr torch-geometric numba   # if wanted: not in the extra for their size
     python bench/peers.py --data fashion [--queries 128] [--only NAME ...] [--no-record]
     python bench/peers.py --data million
     python bench/peers.py --quick --no-record
@@ -11,6 +12,8 @@ conjugate gradients in float64 to a residual of 1e-12, which plain SciPy checks 
 own order. The time of a query ends with its 100 best items in order. Everybody may use all cores:
 this library, PyGSP and torch solve queries side by side, peers that know no batches get one query
 on each core where threads help them. scikit-network has no other setup than the query's own.
+PyG's ``get_ppr`` knows no weights of edges, and therefore another ranking, which is judged by the
+same exact one. A local search scores the best items only: it has no relative error of all scores.
 
 Each way has a process of its own. "setup s" begins with the normalized graph (or the affinity, for
 those that normalize it themselves) in memory. "index MB" is what is kept to answer queries, the
@@ -38,7 +41,8 @@ import numpy as np
 import scipy.sparse as sparse
 import typer
 from common import record, scores_by_item, show
-from peer_solvers import CORES, TOP, Problem, Solver, Way, ways
+from peer_problem import CORES, TOP, Problem, Solver, Way
+from peer_solvers import ways
 from scipy.sparse.csgraph import connected_components
 
 import hybrid_gpu as hg
@@ -57,7 +61,12 @@ COLUMNS = (
     "peak MB",
     "queries",
 )
-PACKAGES = ("scikit-network", "pygsp", "pyamg", "igraph", "torch", "threadpoolctl")
+PACKAGES = (
+    *("scikit-network", "pygsp", "pyamg", "igraph", "threadpoolctl"),
+    *("torch", "torch-ppr", "torch-geometric", "numba"),
+)
+# Peers without which the table is whole: torch from PyPI brings gigabytes of CUDA along.
+OPTIONAL = frozenset({"torch", "torch_ppr", "torch_geometric"})
 
 
 def descriptors_of(data: str, items: int, folder: Path | None) -> np.ndarray:
@@ -68,7 +77,8 @@ def descriptors_of(data: str, items: int, folder: Path | None) -> np.ndarray:
         return vectors[:items]
     labels = np.concatenate([part.labels for part in parts])
     whole = datasets.Dataset(split.database.name, vectors, labels, split.database.image_shape)
-    return datasets.augmented(whole, items, 31, dimensions=64).descriptors
+    # A smaller set is the beginning of a larger one.
+    return datasets.augmented(whole, max(items, whole.n), 31, dimensions=64).descriptors[:items]
 
 
 def neighbors_of(data: str, items: int, cache: Path, folder: Path | None) -> dict[str, Any]:
@@ -209,18 +219,28 @@ def _timing(solver: Solver, count: int, seconds: float) -> tuple[float, np.ndarr
     return rate, found
 
 
-def _accuracy(found: np.ndarray, solver: Solver, problem: Problem) -> tuple[float, float]:
-    """Mean agreement of the best items, and mean relative error of all scores."""
+def _accuracy(found: np.ndarray, solver: Solver, problem: Problem) -> tuple[float, float | None]:
+    """Mean agreement of the best items, and mean relative error of all scores if there are any."""
     exact = np.load(problem.folder / "exact.npy", mmap_mode="r")
+    numbers = np.arange(len(found))
+    best = np.stack([np.argsort(-exact[number], kind="stable")[:TOP] for number in numbers])
+    agreement = evaluation.agreement(found, best)
+    if solver.scores is None:
+        return agreement, None
     width = max(1, int(256e6 / (8 * problem.n)))
-    errors, numbers = [], np.arange(len(found))
+    errors: list[float] = []
     for start in range(0, numbers.size, width):
         chosen = numbers[start : start + width]
         truth = exact[chosen]
         wrong = np.linalg.norm(solver.scores(chosen) - truth, axis=1)
         errors.extend(wrong / np.linalg.norm(truth, axis=1))
-    best = np.stack([np.argsort(-exact[number], kind="stable")[:TOP] for number in numbers])
-    return evaluation.agreement(found, best), float(np.mean(errors))
+    return agreement, float(np.mean(errors))
+
+
+def missing(way: Way) -> str:
+    """Why an optional peer is left out; empty if it is there."""
+    absent = [name for name in way.packages if importlib.util.find_spec(name) is None]
+    return f"{way.name}: skipped, no {' and no '.join(absent)}" if absent else ""
 
 
 def _start_of_peak() -> int:
@@ -255,7 +275,8 @@ def work(number: int, rank: int, folder: Path, seconds: float, pipe: Connection)
     """What a process of its own does: the columns of one way, or why there are none."""
     way = ways(rank)[number]
     try:
-        importlib.import_module(way.package)
+        for package in way.packages:
+            importlib.import_module(package)
         pipe.send(measured(way, Problem(folder), seconds))
     except Exception as fault:  # whatever a peer does wrong is its own line, not the end
         pipe.send(f"does not run: {type(fault).__name__}: {fault}"[:120])
@@ -337,7 +358,9 @@ def main(
         rows = []
         for number, way in enumerate(ways(rank)):
             wanted = only is None or any(part in way.name for part in only)
-            if wanted and (way.package != "torch" or importlib.util.find_spec("torch")):
+            if wanted and OPTIONAL.intersection(way.packages) and missing(way):
+                print(missing(way), flush=True)
+            elif wanted:
                 rows.append(row_of(number, rank, problem.folder, seconds, limit))
                 print(list(rows[-1].values()), flush=True)
     show(f"{data}, {items:,} items", rows)

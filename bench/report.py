@@ -3,7 +3,7 @@
     python bench/report.py
 
 A table stands between ``<!-- table: QUESTION -->`` and ``<!-- end -->``; the newest run of that
-question fills it. More words say which part of the run is shown:
+question fills it, or a line that says that there is none. More words say which part is shown:
 
     <!-- table: space_time steps=5 -->                  only rows in which steps is 5
     <!-- table: methods_on_digits rows=nn,hybrid -->    only rows with one of these names
@@ -11,8 +11,8 @@ question fills it. More words say which part of the run is shown:
 
 ``<!-- table: paper_experiments.table-1 -->`` is a table of the paper, and
 ``<!-- table: campaign -->`` adds up the lines of the newest campaign of each kind;
-``planted_faults`` and ``standin_suites`` tell what was executed for GPUs. The paper's figures go to
-``docs/figures``.
+``planted_faults`` and ``standin_suites`` tell what was executed for GPUs. The paper's figures, and
+those of the peers' time against their accuracy, go to ``docs/figures``.
 """
 
 from __future__ import annotations
@@ -22,9 +22,10 @@ import re
 from pathlib import Path
 from typing import Any
 
-from common import all_of, cell, newest
+from common import RESULTS, all_of, cell, newest
 from gpu_tables import planted_faults, standin_suites
 
+from hybrid_gpu.lab.chart_panels import Panel, Series
 from hybrid_gpu.lab.charts import drawn
 from hybrid_gpu.lab.experiments import Run
 from hybrid_gpu.lab.figures import sections_of
@@ -93,6 +94,9 @@ def filled(text: str) -> str:
         }.get(block["question"])
         if made is not None:
             return block["head"] + made() + block["end"]
+        if not (RESULTS / f"{block['question']}.jsonl").is_file():
+            unknown = f"Not measured yet: `bench/{script(block['question'])}`.\n"
+            return block["head"] + unknown + block["end"]
         run = newest(block["question"])
         if block["part"]:
             run = {**run, "rows": sections(run)[block["part"]].rows}
@@ -149,9 +153,52 @@ def figures(run: dict[str, Any]) -> dict[Path, bytes]:
     }
 
 
+# The ways that the picture of the peers joins to one line, by how their names begin.
+FAMILIES = {
+    "hybrid_gpu local": "local",
+    "hybrid_gpu hybrid, aggregates": "hybrid",
+    "hybrid_gpu temporal": "temporal",
+    "SciPy cg": "SciPy cg",
+    "scikit-network piteration": "scikit-network piteration",
+    "scikit-network bicgstab": "scikit-network bicgstab",
+    "PyGSP": "PyGSP",
+    "PyAMG": "PyAMG",
+    "torch CSR": "torch",
+    "torch-ppr": "torch-ppr",
+    "textbook forward push": "forward push",
+}
+
+
+def peer_panels(run: dict[str, Any]) -> list[Panel]:
+    """Time against the part of the top 100 that is missed, for each family of ways."""
+    families: dict[str, list[tuple[float, float]]] = {}
+    for row in run["rows"]:
+        name = next((FAMILIES[start] for start in FAMILIES if row["way"].startswith(start)), "")
+        alone = "one at a time" in row["way"]
+        if name and not alone and row["ms per query"] is not None:
+            # No point of a logarithmic axis is 0: less than one item in 10,000 is not told apart.
+            missed = max(1 - row["agreement@100"], 1e-4)
+            families.setdefault(name, []).append((row["ms per query"], missed))
+    series = tuple(Series(name, tuple(sorted(points))) for name, points in families.items())
+    title = f"{run['settings']['items']:,} items"
+    axes = ("ms per query", "part of the top 100 that is missed")
+    return [Panel(title, *axes, series, log_x=True, log_y=True)]
+
+
+def peer_figures() -> dict[Path, bytes]:
+    """The pictures of both comparisons with peers, as files."""
+    made = {}
+    for question in ("peers_fashion", "peers_million"):
+        run = newest(question)
+        note = f"{run['machine']['cpu']}, {run['machine']['cores']} cores; {run['commit']}"
+        name = question.replace("_", "-")
+        made[FIGURES / f"{name}.svg"] = drawn(peer_panels(run), formats=("svg",), note=note)["svg"]
+    return made
+
+
 if __name__ == "__main__":
     FIGURES.mkdir(exist_ok=True)
-    for path, content in figures(newest("paper_experiments")).items():
+    for path, content in (figures(newest("paper_experiments")) | peer_figures()).items():
         path.write_bytes(content)
         print(path.name)
     for path in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))):

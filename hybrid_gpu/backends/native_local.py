@@ -44,7 +44,7 @@ class _MemoryFields(ctypes.Structure):
         ("entries", INTEGER),
         *((name, POINTER) for name in ("place", "node", "row", "member", "queue", "start")),
         *((name, POINTER) for name in ("column", "weight", "reals", "best")),
-        *((name, POINTER) for name in ("coefficients", "sums", "touched")),
+        *((name, POINTER) for name in ("coefficients", "sums")),
     ]
 
 
@@ -81,7 +81,6 @@ class Memories:
             np.empty(room, np.uint8),
             np.empty(groups, like),
             np.zeros(groups, like),
-            np.empty(groups, np.int32),
         ]
         return sizes, _MemoryFields(room, entries, *(array.ctypes.data for array in arrays)), arrays
 

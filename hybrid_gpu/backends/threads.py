@@ -83,10 +83,24 @@ class _Work(Generic[T]):
         try:
             self._take_all()
         finally:
-            with self._changed:
-                self._changed.wait_for(lambda: self._helpers == 0)
+            self._wait()
         if self._fault is not None:
             raise self._fault
+
+    def _wait(self) -> None:
+        """Wait until nobody is at it, whatever comes in between."""
+        # Native code reads the caller's arrays, which may go as soon as the caller does.
+        interrupt: BaseException | None = None
+        while True:
+            try:
+                with self._changed:
+                    self._changed.wait_for(lambda: self._helpers == 0)
+                break
+            except BaseException as fault:
+                interrupt = fault
+                self.items.clear()
+        if interrupt is not None:
+            raise interrupt
 
     def _take_all(self) -> None:
         try:

@@ -49,7 +49,6 @@ typedef struct {
     void *reals;                          /* REAL (11, room) */
     uint8_t *best;                        /* (room) */
     void *coefficients, *sums;            /* REAL (r) */
-    int32_t *touched;                     /* (r) */
 } hg_local_memory;
 
 /* What is told of a query. */

@@ -49,7 +49,8 @@ static void LOCAL(hg_join)(LOCAL(hg_local) *local, int32_t number) {
     if (memory->row[number] >= 0) return;
     const int64_t item = memory->node[number];
     const int64_t first = local->indptr[item], last = local->indptr[item + 1];
-    if (local->visited + (last - first) > memory->room ||
+    /* With room for all items there is room for these, however many of them are known. */
+    if ((memory->room < local->index->items && local->visited + (last - first) > memory->room) ||
         local->entries + (last - first) > memory->entries) {
         local->full = 1;
         return;
@@ -116,21 +117,19 @@ static void LOCAL(hg_coarse)(LOCAL(hg_local) *local) {
     const INDEX *start = index->spread_indptr, *group = index->spread_groups;
     const REAL *share = index->spread_weights;
     REAL *sums = memory->sums, *restrict coefficients = memory->coefficients;
-    int64_t count = 0;
     for (int64_t number = 0; number < local->visited; number++) {
         const int64_t item = memory->node[number], first = start[item];
         /* The group of an item comes first in its row; items of no group have no row. */
         if (local->left[number] == 0 || first == start[item + 1]) continue;
         const int64_t own = group[first];
         if (own >= index->groups) continue;
-        if (sums[own] == 0) memory->touched[count++] = (int32_t)own;
         sums[own] += share[first] * local->left[number];
     }
     for (int64_t g = 0; g < index->groups; g++) coefficients[g] = 0;
-    for (int64_t t = 0; t < count; t++) {
-        const int64_t own = memory->touched[t];
+    for (int64_t own = 0; own < index->groups; own++) {
         const REAL sum = sums[own];
         sums[own] = 0;
+        if (sum == 0) continue;
         if (own >= index->coupled) {
             coefficients[own] += ((const REAL *)index->alone)[own - index->coupled] * sum;
             continue;

@@ -274,6 +274,38 @@ def test_query_without_room_is_not_settled(backend, rng, room):
     assert np.any(answer.found > 0) == (room > 12)
 
 
+@pytest.mark.parametrize("alpha", [0.9, 0.99])
+def test_room_for_all_items_is_enough(backend, rng, alpha):
+    problem, graph = grid(backend, alpha)
+    places, weights = observations(rng, graph.n)
+    effort = replace(EFFORT, room=graph.n, watched=graph.n)
+    answer = searched(
+        backend, problem, places, weights, graph.n, effort, type(backend).local_search
+    )
+    assert np.all(answer.settled)
+    assert np.all(answer.visited == graph.n)
+    exact, lengths = exact_scores(backend, problem, places, weights)
+    check_answer(answer, exact, error_bound(problem, "float64", effort, lengths), graph.n)
+
+
+@pytest.mark.parametrize("share", [0.0, 1e-320])
+def test_shares_may_vanish(backend, rng, share):
+    # Of many items whose share in their group is nothing, or too little to be told from nothing.
+    problem, graph = grid(backend, 0.9)
+    problem = problem_of(graph, backend, 0.9, groups=np.zeros(graph.n, int))
+    spread = problem.spread
+    data = backend.to_numpy(spread.data) * 0 + share
+    spread = backend.csr(backend.asarray(data), spread.indices, spread.indptr, spread.shape)
+    problem = replace(problem, spread=spread)
+    places, weights = observations(rng, graph.n)
+    effort = replace(EFFORT, watched=graph.n)
+    answer = searched(
+        backend, problem, places, weights, graph.n, effort, type(backend).local_search
+    )
+    exact, lengths = exact_scores(backend, problem, places, weights)
+    check_answer(answer, exact, error_bound(problem, "float64", effort, lengths), graph.n)
+
+
 def test_query_with_room_is_not_touched_by_one_without(backend, rng):
     problem, graph = clusters(backend, rng, 0.99)
     places, weights = observations(rng, graph.n - 9, m=2)

@@ -166,6 +166,38 @@ def test_the_caller_waits_for_those_who_are_at_it(four_threads):
     assert len(done) == 1
 
 
+def test_ctrl_c_while_the_caller_waits_does_not_leave_helpers_behind(four_threads, monkeypatch):
+    # Native code of a helper reads arrays that go when the caller does.
+    begun, go_on, ended = threading.Event(), threading.Event(), []
+    own = threading.get_ident()
+
+    def work(item):
+        if threading.get_ident() == own:
+            assert begun.wait(60)
+        else:
+            begun.set()
+            assert go_on.wait(60)
+            ended.append(item)
+
+    class Interrupted(threading.Condition):
+        def wait_for(self, predicate, timeout=None):
+            if not go_on.is_set():
+                go_on.set()
+                raise KeyboardInterrupt
+            return super().wait_for(predicate, timeout)
+
+    monkeypatch.setattr(threading, "Condition", Interrupted)
+    job = threads._Work(work, range(2))
+    monkeypatch.undo()
+    helper = threading.Thread(target=job.help)
+    helper.start()
+    assert begun.wait(60)
+    with pytest.raises(KeyboardInterrupt):
+        job.finish()
+    assert len(ended) == 1
+    helper.join(60)
+
+
 def test_callers_share_the_cores(four_threads, monkeypatch):
     called = []
     monkeypatch.setattr(threads, "_call_helpers", lambda work, count: called.append(count))

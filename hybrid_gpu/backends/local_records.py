@@ -41,7 +41,8 @@ class LocalEffort:
     Attributes
     ----------
     tolerance : float
-        Relative residual of the system on the visited items, at the end.
+        Residual of the system on the visited items, at the end: relative to the observation, or to
+        the last score watched times the root of their number, where that is less.
     loose : float
         Rounds before the last solve to ``loose`` times the tolerance.
     push : float

@@ -8,6 +8,7 @@ together, and leave when they are over. No array has room for all items of all q
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
@@ -39,7 +40,7 @@ from hybrid_gpu.backends.protocol import Array
 
 # As in kernels/cpu/local.c: how often the reach is halved in a round, and which scores, as parts of
 # the last one watched, tell how much the ranking around it still moves.
-_HALVINGS = 8
+_HALVINGS, _ROUNDINGS = 8, 64
 _BORDER_LOW, _BORDER_HIGH = 0.7, 1.5
 # What a round takes for each entry of a row, and for each node.
 _BYTES_OF_ENTRY, _BYTES_OF_NODE = 80, 400
@@ -49,12 +50,14 @@ _BYTES_OF_ENTRY, _BYTES_OF_NODE = 80, 400
 class _OpenQueries:
     """The queries that are not over; arrays of shape (m,), coefficients (r, m).
 
-    ``numbers`` are the caller's. ``whole`` is the square of the observation, ``reach`` that of the
-    next growth, ``closing`` tells who solves to the tolerance, ``full`` who ran out of room.
+    ``numbers`` are the caller's. ``whole`` is the square of the observation, ``goal`` what may be
+    left of it, ``reach`` that of the next growth, ``closing`` tells who solves to the tolerance,
+    ``full`` who ran out of room.
     """
 
     numbers: Array
     whole: Array
+    goal: Array
     reach: Array
     closing: Array
     full: Array
@@ -113,6 +116,7 @@ def _searched(task: LocalTask, places: Array, weights: Array, k: int) -> LocalAn
     queries = _OpenQueries(
         numbers=xp.arange(m, dtype=xp.int64, device=backend.device),
         whole=whole,
+        goal=effort.tolerance**2 * whole,
         reach=xp.full_like(whole, effort.reach),
         closing=xp.zeros_like(whole, dtype=xp.bool),
         full=xp.zeros_like(whole, dtype=xp.bool),
@@ -170,17 +174,18 @@ def _round(
     visited = counts_by_query(nodes.keys, task.n, m, task.backend)
     rows = counts_by_query(xp.take(nodes.keys, system.members), task.n, m, task.backend)
     complete = visited == rows  # whole components: nothing is cut off
-    goal = effort.tolerance**2 * queries.whole
-    loose = effort.loose**2 * goal
-    solution = solved(task, system, nodes, xp.where(queries.closing | complete, goal, loose))
+    aimed = queries.goal
+    loose = effort.loose**2 * aimed
+    solution = solved(task, system, nodes, xp.where(queries.closing | complete, aimed, loose))
     nodes = replace(nodes, score=solution.score)
+    last = _last_scores(task, system, nodes, m)
+    last = xp.where(rows >= effort.watched, last, xp.zeros_like(last))
+    goal = _goal_beside(task, queries, last)
     endless = xp.full_like(goal, xp.inf)
     solution = _tried_again(task, system, nodes, solution, xp.where(complete, goal, endless))
     nodes = replace(nodes, score=solution.score)
-    queries = replace(queries, steps=queries.steps + solution.steps)
+    queries = replace(queries, steps=queries.steps + solution.steps, goal=goal)
 
-    last = _last_scores(task, system, nodes, m)
-    last = xp.where(rows >= effort.watched, last, xp.zeros_like(last))
     changes, drift, nodes = _changes(task, system, nodes, last)
     predicted = predicted_scores(task, system, nodes)
     query = nodes.keys // task.n
@@ -192,13 +197,27 @@ def _round(
         (changes <= effort.changes) & (drift <= effort.calm),
     )
     quiet = (rows >= effort.watched) & still & (rivals == 0) & (last > 0) & (number > 1)
-    settled = (complete | (quiet & queries.closing)) & (solution.squared <= goal)
+    settled = (complete & (solution.squared <= goal)) | (
+        quiet & queries.closing & (solution.squared <= aimed)
+    )
     over = settled | complete | (number >= effort.rounds)
     nodes = replace(nodes, score=xp.where(nodes.inside, nodes.score, predicted))
     growing = ~over & ~(quiet & ~queries.closing)
     queries = replace(queries, closing=quiet & ~queries.closing)
     queries, nodes = _grown(task, queries, nodes, last, growing & ~queries.full)
     return queries, nodes, _Verdict(over | queries.full, settled, solution.squared)
+
+
+def _goal_beside(task: LocalTask, queries: _OpenQueries, last: Array) -> Array:
+    """The square of what may be left, beside the observation and the last of the best scores."""
+    xp, effort, whole = task.xp, task.effort, queries.whole
+    # Where scores fall steeply, the best items are far below the observation: what is left must be
+    # small beside them. But nothing gets below rounding.
+    small = effort.watched * xp.astype(last, xp.float64) ** 2
+    least = (_ROUNDINGS * float(xp.finfo(last.dtype).eps)) ** 2 * whole
+    goal = effort.tolerance**2 * xp.where(small < whole, small, whole)
+    goal = xp.where(goal > least, goal, least)
+    return xp.where(last > 0, goal, queries.goal)
 
 
 def _tried_again(
@@ -299,7 +318,7 @@ def _answered(
     """The k best of T in order, and how each query came to them."""
     xp, m = task.xp, queries.count
     keys = nodes.keys[nodes.inside]
-    scores = (nodes.score + nodes.pushed)[nodes.inside]
+    scores = _told(task, (nodes.score + nodes.pushed)[nodes.inside])
     bounds = bounds_by_query(keys, task.n, m, task.backend)
     rows = bounds[1:] - bounds[:-1]
     # Stable sorts, the weightiest last: by query, then by score, then by the user's ids.
@@ -323,6 +342,17 @@ def _answered(
         steps=queries.steps,
         residuals=xp.sqrt(verdict.squared / queries.whole),
     )
+
+
+def _told(task: LocalTask, scores: Array) -> Array:
+    """Scores to a quarter of the tolerance: so few digits that equal items nearly always tie."""
+    xp = task.xp
+    wide = xp.astype(scores, xp.float64)
+    sizes = xp.where(wide == 0, xp.ones_like(wide), xp.abs(wide))
+    parts = 2.0 ** math.floor(math.log2(4 / task.effort.tolerance))
+    # As frexp has it: mantissas from 0.5 to 1.
+    unit = 2.0 ** (xp.floor(xp.log2(sizes)) + 1) / parts
+    return xp.astype(xp.round(wide / unit) * unit, scores.dtype)
 
 
 def _nothing_found(

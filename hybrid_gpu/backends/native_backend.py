@@ -112,7 +112,10 @@ class NativeBackend(NumpyBackend):
     ) -> LocalAnswer:
         if not native_local.suits(problem):
             return super().local_search(problem, places, weights, k, effort)
-        lists = np.ascontiguousarray(places, np.int64), np.ascontiguousarray(weights)
+        lists = (
+            np.ascontiguousarray(places, np.int64),
+            np.ascontiguousarray(weights, problem.adjacency.data.dtype),
+        )
         return native_local.searched(self._local, problem, *lists, k, effort)
 
 

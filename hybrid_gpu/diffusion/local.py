@@ -28,21 +28,33 @@ _SLOWER, _SLOWEST = 2**0.5, 64.0
 _ACCURACY, _LEAST_PART = 1e-3, 1e-4
 # Items that a query may see, first, and after each time that this was not enough.
 ROOMS = (1 << 16, 1 << 17, 1 << 18)
+# Graphs of so many items may be seen whole.
+_SMALL = 20_000
 # The rule watches at least so many of the best items: with fewer, a round without a change says
 # little.
 _WATCHED = 100
 
 
-def effort_for(k: int, room: int) -> LocalEffort:
+def most_room(n: int) -> int:
+    """Items that a query of n may see: a search that sees most of a large graph is not local.
+
+    Graphs with hubs are like that; to solve them whole is faster, and right more often.
+    """
+    return min(n, max(_SMALL, n // 2))
+
+
+def effort_for(k: int, alpha: float, room: int) -> LocalEffort:
     """The effort for the best ``k`` items to be right."""
+    # The rarer the restart, the more of a score comes from far away, and the slower it arrives.
+    patience = min(1.0, (1 - alpha) / 0.01)
     return LocalEffort(
-        tolerance=5e-4,
+        tolerance=5e-4 * patience**0.5,
         loose=2.0,
         push=0.01,
         reach=0.2,
         growth=0.25,
-        drift=0.01,
-        calm=0.002,
+        drift=0.0025 * patience,
+        calm=0.0005 * patience,
         changes=max(1, k // 100),
         watched=max(k, _WATCHED),
         steps=100,

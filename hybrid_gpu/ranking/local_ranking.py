@@ -13,7 +13,7 @@ from hybrid_gpu.backends import Array
 from hybrid_gpu.backends.local_records import LocalAnswer
 from hybrid_gpu.backends.protocol import TopK
 from hybrid_gpu.diffusion.diffuse import diffused
-from hybrid_gpu.diffusion.local import ROOMS, effort_for
+from hybrid_gpu.diffusion.local import ROOMS, effort_for, most_room
 from hybrid_gpu.diffusion.solution import RANKING, Solution
 from hybrid_gpu.ranking.first_stage import FirstStage
 from hybrid_gpu.ranking.request import Request
@@ -92,13 +92,14 @@ def _searched(state: IndexState, first_stage: FirstStage, request: Request) -> L
     places, weights = first_stage.observation.ids, first_stage.weights
     answer: LocalAnswer | None = None
     numbers = xp.arange(places.shape[0], dtype=xp.int64, device=state.backend.device)
+    most = most_room(state.n)
     for room in ROOMS:
         some, values = (xp.take(part, numbers, axis=0) for part in (places, weights))
-        effort = effort_for(request.k, min(room, state.n))
+        effort = effort_for(request.k, alpha, min(room, most))
         again = state.backend.local_search(problem, some, values, request.k, effort)
         answer = again if answer is None else _joined(answer, numbers, again, xp)
         (numbers,) = xp.nonzero(~answer.settled)
-        if numbers.shape[0] == 0 or room >= state.n:
+        if numbers.shape[0] == 0 or room >= most:
             break
     assert answer is not None
     return answer

@@ -12,6 +12,8 @@
  * that is longer than this many times the room is that of a graph whose weights grow by diffusion,
  * which no graph of ours does. */
 #define HG_PUSHES_PER_ROOM 256
+/* Residuals of so many roundings are as small as they get. */
+#define HG_ROUNDINGS 64
 /* How often the reach is halved in a round, to let enough items in. */
 #define HG_HALVINGS 8
 /* Scores from 0.7 to 1.5 times the k-th tell how much the ranking around it still moves. */
@@ -61,6 +63,7 @@ typedef struct {
 
 #define REAL float
 #define REAL_NAME f32
+#define HG_EPSILON 1.2e-7
 #define INDEX int32_t
 #define INDEX_NAME i32
 #include "local_query.h"
@@ -74,8 +77,10 @@ typedef struct {
 #undef REAL
 #undef REAL_NAME
 
+#undef HG_EPSILON
 #define REAL double
 #define REAL_NAME f64
+#define HG_EPSILON 2.3e-16
 #define INDEX int32_t
 #define INDEX_NAME i32
 #include "local_query.h"

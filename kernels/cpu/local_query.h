@@ -336,17 +336,23 @@ static void LOCAL(hg_sort)(const LOCAL(hg_local) *local, int32_t *numbers, int64
 /* The k best of T in order, times 1 - alpha; how many there are. */
 static int64_t LOCAL(hg_best)(LOCAL(hg_local) *local, int64_t k, int64_t *places, REAL *scores) {
     hg_local_memory *memory = local->memory;
-    const REAL last = LOCAL(hg_last_score)(local, k);
     const REAL scale = (REAL)(1 - local->settings->alpha);
+    /* Scores are told to a quarter of the tolerance, a power of two: more than they are exact to,
+     * and so few digits that items that are equal by symmetry nearly always tie, whatever the order
+     * of the sums. */
+    const double parts = exp2(floor(log2(4 / local->settings->tolerance)));
     int32_t *found = memory->queue;
     int64_t count = 0;
     for (int64_t t = 0; t < local->rows; t++) {
         const int32_t number = memory->member[t];
-        const REAL score = local->score[number] + local->pushed[number];
-        if (!(score >= last)) continue;
-        local->direction[number] = score;
-        found[count++] = number;
+        int exponent;
+        const double score = (double)local->score[number] + local->pushed[number];
+        const double digits = rint(frexp(score, &exponent) * parts) / parts;
+        local->sorted[t] = local->direction[number] = (REAL)ldexp(digits, exponent);
     }
+    const REAL last = LOCAL(hg_kth)(local->sorted, local->rows, k);
+    for (int64_t t = 0; t < local->rows; t++)
+        if (local->direction[memory->member[t]] >= last) found[count++] = memory->member[t];
     LOCAL(hg_sort)(local, found, count);
     if (count > k) count = k;
     for (int64_t t = 0; t < count; t++) {
@@ -363,14 +369,23 @@ static int64_t LOCAL(hg_best)(LOCAL(hg_local) *local, int64_t k, int64_t *places
 static void LOCAL(hg_rounds)(LOCAL(hg_local) *local, double whole, hg_local_report *report) {
     const hg_local_settings *settings = local->settings;
     const int64_t k = settings->watched;
-    const double goal = settings->tolerance * settings->tolerance * whole;
-    const double loose = settings->loose * settings->loose * goal;
-    double squared = 0, reach = settings->reach, drift = 0;
+    const double tolerance = settings->tolerance * settings->tolerance;
+    const double loose = settings->loose * settings->loose;
+    double squared = 0, reach = settings->reach, drift = 0, goal = tolerance * whole;
     int closing = 0;
     report->settled = 0;
     for (report->rounds = 1;; report->rounds++) {
-        squared = LOCAL(hg_solve)(local, closing ? goal : loose, &report->steps);
+        const double aimed = goal;
+        squared = LOCAL(hg_solve)(local, closing ? aimed : loose * aimed, &report->steps);
         const REAL last = local->rows < k ? 0 : LOCAL(hg_last_score)(local, k);
+        if (last > 0) {
+            /* Where scores fall steeply, the best items are far below the observation: what is left
+             * must be small beside them. But nothing gets below rounding. */
+            const double small = (double)k * last * last;
+            const double least = HG_ROUNDINGS * HG_EPSILON * HG_ROUNDINGS * HG_EPSILON * whole;
+            goal = tolerance * (small < whole ? small : whole);
+            if (goal < least) goal = least;
+        }
         const int64_t changes = LOCAL(hg_changes)(local, last, &drift), visited = local->visited;
         if (visited == local->rows) {  /* whole components: nothing is cut off */
             squared = LOCAL(hg_solve)(local, goal, &report->steps);
@@ -381,14 +396,16 @@ static void LOCAL(hg_rounds)(LOCAL(hg_local) *local, double whole, hg_local_repo
         const int still = changes == 0 ? drift <= settings->drift
                                        : changes <= settings->changes && drift <= settings->calm;
         const int quiet = report->rounds > 1 && local->rows >= k && still && outside < last;
-        report->settled = quiet && closing && squared <= goal;
+        report->settled = quiet && closing && squared <= aimed;
         const int over = report->settled || report->rounds >= settings->rounds;
         if (!over && !(quiet && !closing)) {
             int64_t wanted = (int64_t)(settings->growth * (double)local->rows) + 1;
-            wanted -= LOCAL(hg_grow)(local, (REAL)(reach * last));
+            /* Where fewer than are watched are known at all, everybody is within reach. */
+            const REAL all = -INFINITY;
+            wanted -= LOCAL(hg_grow)(local, last > 0 ? (REAL)(reach * last) : all);
             for (int tries = 0; wanted > 0 && tries < HG_HALVINGS && !local->full; tries++) {
                 reach /= 2;
-                wanted -= LOCAL(hg_grow)(local, (REAL)(reach * last));
+                wanted -= LOCAL(hg_grow)(local, last > 0 ? (REAL)(reach * last) : all);
             }
         }
         closing = quiet && !closing;

@@ -8,7 +8,6 @@ together, and leave when they are over. No array has room for all items of all q
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
@@ -35,6 +34,7 @@ from hybrid_gpu.backends.local_system import (
     local_system,
     predicted_scores,
     solved,
+    told_scores,
 )
 from hybrid_gpu.backends.protocol import Array
 
@@ -318,7 +318,7 @@ def _answered(
     """The k best of T in order, and how each query came to them."""
     xp, m = task.xp, queries.count
     keys = nodes.keys[nodes.inside]
-    scores = _told(task, (nodes.score + nodes.pushed)[nodes.inside])
+    scores = told_scores(task, (nodes.score + nodes.pushed)[nodes.inside])
     bounds = bounds_by_query(keys, task.n, m, task.backend)
     rows = bounds[1:] - bounds[:-1]
     # Stable sorts, the weightiest last: by query, then by score, then by the user's ids.
@@ -342,17 +342,6 @@ def _answered(
         steps=queries.steps,
         residuals=xp.sqrt(verdict.squared / queries.whole),
     )
-
-
-def _told(task: LocalTask, scores: Array) -> Array:
-    """Scores to a quarter of the tolerance: so few digits that equal items nearly always tie."""
-    xp = task.xp
-    wide = xp.astype(scores, xp.float64)
-    sizes = xp.where(wide == 0, xp.ones_like(wide), xp.abs(wide))
-    parts = 2.0 ** math.floor(math.log2(4 / task.effort.tolerance))
-    # As frexp has it: mantissas from 0.5 to 1.
-    unit = 2.0 ** (xp.floor(xp.log2(sizes)) + 1) / parts
-    return xp.astype(xp.round(wide / unit) * unit, scores.dtype)
 
 
 def _nothing_found(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -145,3 +146,14 @@ def _ratio(above: Array, below: Array, where: Array, xp: Any) -> Array:
     return xp.where(
         where, above / xp.where(where, below, xp.ones_like(below)), xp.zeros_like(above)
     )
+
+
+def told_scores(task: LocalTask, scores: Array) -> Array:
+    """Scores to a quarter of the tolerance: so few digits that equal items nearly always tie."""
+    xp = task.xp
+    wide = xp.astype(scores, xp.float64)
+    sizes = xp.where(wide == 0, xp.ones_like(wide), xp.abs(wide))
+    parts = 2.0 ** math.floor(math.log2(4 / task.effort.tolerance))
+    # As frexp has it: mantissas from 0.5 to 1.
+    unit = 2.0 ** (xp.floor(xp.log2(sizes)) + 1) / parts
+    return xp.astype(xp.round(wide / unit) * unit, scores.dtype)

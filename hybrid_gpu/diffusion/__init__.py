@@ -7,5 +7,5 @@ rest. No module here knows of descriptors, methods or indexes.
 To be read in this order: ``filters``, ``observation``; ``block_eigensolver`` and ``spectrum``;
 ``basis`` and ``coarse_inverse``, then ``galerkin_basis``, ``aggregate_basis``, ``eigen_basis``
 and ``basis_kinds``;
-``solution``, ``chebyshev``, ``conjugate_gradients``, ``paper_hybrid``, ``diffuse``.
+``solution``, ``chebyshev``, ``conjugate_gradients``, ``paper_hybrid``, ``diffuse``; ``local``.
 """

@@ -4,6 +4,6 @@ The state of an index, what a first stage found and what was asked enter; scores
 items leave. All of it is in the index's own order of items, until the last step gives the user's
 ids back. No module here reads files, cuts query sets into batches, or changes an index.
 
-To be read in this order: ``columns``, ``state``, ``query_expansion``, ``first_stage``, ``request``,
-``methods``, ``asking``, ``top_items``.
+To be read in this order: ``columns``, ``state``, ``query_expansion``, ``first_stage``,
+``top_items``, ``request``, ``local_ranking``, ``methods``, ``asking``.
 """

@@ -11,6 +11,7 @@ import scipy.sparse as sparse
 from conftest import TOLERANCE, clustered_vectors, dense, path, two_cliques
 
 import hybrid_gpu as hg
+from hybrid_gpu.backends import threads
 from hybrid_gpu.backends.generic import GenericBackend
 from hybrid_gpu.backends.local_records import LocalEffort, LocalProblem
 from hybrid_gpu.backends.local_search import search_locally
@@ -425,6 +426,23 @@ def test_no_array_is_as_large_as_all_items_of_all_queries():
     assert answer.settled.all()
     np.testing.assert_array_equal(np.sort(answer.places, axis=1), places + np.arange(4))
     assert peak < m * n / 4
+
+
+@pytest.mark.skipif(native_core() is None, reason="there is no native core")
+def test_native_answers_have_the_same_bits_for_any_number_of_threads(rng, dtype, monkeypatch):
+    backend = NativeBackend(native_core())
+    problem, graph = clusters(backend, rng, 0.99, dtype, n=1500)
+    places, weights = observations(rng, graph.n, 20, dtype=dtype)
+    answers = []
+    for count in (1, 2, 7):
+        monkeypatch.setattr(threads, "thread_count", lambda count=count: count)
+        threads._pool.cache_clear()
+        answers.append(backend.local_search(problem, places, weights, 20, EFFORT))
+    threads._pool.cache_clear()
+    for answer in answers[1:]:
+        for field in fields(answer):
+            one, other = getattr(answers[0], field.name), getattr(answer, field.name)
+            np.testing.assert_array_equal(one, other, err_msg=field.name)
 
 
 @pytest.mark.skipif(native_core() is None, reason="there is no native core")

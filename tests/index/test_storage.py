@@ -948,6 +948,26 @@ def test_an_inverse_of_another_shape_or_with_nan_is_refused(tmp_path):
             hg.load_index(folder, backend="numpy")
 
 
+WALK_EDITS = {
+    "alpha": lambda walk: walk["parameters"].update(alpha=-1.0),
+    "slowdown": lambda walk: walk["parameters"].update(slowdown=0.5),
+    "slowdown kind": lambda walk: walk["parameters"].update(slowdown=[2]),
+    "no slowdown": lambda walk: walk["parameters"].pop("slowdown"),
+    "no arrays": lambda walk: walk["arrays"].clear(),
+}
+
+
+@pytest.mark.parametrize("edit", WALK_EDITS)
+def test_a_walk_that_does_not_fit_is_an_index_file_error(tmp_path, edit):
+    vectors = clustered_vectors(np.random.default_rng(83), n=60, d=4, clusters=2)
+    index = hg.build_index(vectors, neighbors=8, rank=9, backend="numpy")
+    index.search_items([3], k=4, method="local")
+    index.save(tmp_path / "index")
+    edited_header(tmp_path / "index", lambda header: WALK_EDITS[edit](header["sections"]["walk"]))
+    with pytest.raises(hg.IndexFileError, match=r"header\.json|section_walk_together"):
+        hg.load_index(tmp_path / "index", backend="numpy")
+
+
 def test_where_an_index_goes_its_inverse_goes_too(grouped, backend):
     index, _ = grouped
     other = hg.DiffusionIndex(unpacked(packed(index.state), backend))

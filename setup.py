@@ -59,6 +59,8 @@ class BuildCore(build_ext):
         return str(Path(*fullname.split("."))) + ending
 
     def build_extension(self, ext: Extension) -> None:
+        # What an earlier build left behind would go into the wheel of one that fails.
+        Path(self.get_ext_fullpath(ext.name)).unlink(missing_ok=True)
         try:
             self._build(self.get_ext_fullpath(ext.name))
         except Exception as fault:

@@ -898,6 +898,7 @@ def paper_command(folder, output, *more):
     return ("paper", folder, "-o", output, "--quick", "--neighbors", 8, "--backend", "numpy", *more)
 
 
+@pytest.mark.slow
 def test_paper_writes_a_report_and_goes_on_where_it_was(
     own_data, few_trials, tmp_path, monkeypatch
 ):
@@ -920,6 +921,7 @@ def test_paper_writes_a_report_and_goes_on_where_it_was(
     assert again["report"] == str(output / "report.html")
 
 
+@pytest.mark.slow
 def test_paper_draws_results_of_pictures(few_trials, tmp_path):
     run_well(*paper_command("digits", tmp_path / "out", "--queries", 4))
     picture = (tmp_path / "out" / "results.png").read_bytes()

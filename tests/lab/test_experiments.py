@@ -86,6 +86,7 @@ def same_answers(one, other):
         assert measured.agreement == other.measurements[trial].agreement
 
 
+@pytest.mark.slow
 def test_a_finished_run_is_not_measured_again(backend, tmp_path, monkeypatch):
     first = run_experiments(benchmark(), tmp_path / "run", settings=SMALL, backend=backend)
     counted = Counted(monkeypatch)
@@ -103,6 +104,7 @@ def test_every_trial_of_every_figure_is_measured_once(tmp_path, monkeypatch):
     assert len(counted.trials) == len(wanted)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("calls", [0, 4])
 def test_an_interrupted_run_goes_on_where_it_was(finished, tmp_path, monkeypatch, calls):
     whole = finished[0]

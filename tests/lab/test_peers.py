@@ -198,6 +198,7 @@ def test_an_optional_peer_that_is_absent_is_skipped_with_the_reason():
     assert peers.missing(peer_solvers.Way("walks", ("numpy",), None, None)) == ""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", peer_solvers.ways(rank=4), ids=lambda way: way.name)
 def test_every_way_of_the_table_is_measured(way, problem):
     for package in way.packages:

@@ -102,6 +102,10 @@ EQUIVALENT: dict[str, str] = {
     "both_ways: turned = xp.argsort(columns * shape[0] + rows) -> turned = xp.argsort(columns"
     " * shape[0] - rows)": ("the order inside a row does not matter to a product"),
     # block_eigensolver
+    "_next_filter: math.log(_LARGEST_GAIN[dtype]) / (growth(1.0, cut) - rise + 1e-3), -> "
+    "math.log(_LARGEST_GAIN[dtype]) / (growth(1.0, cut) - rise - 1e-3),": (
+        "it keeps the quotient finite where nothing rises; a little more or less is a choice"
+    ),
     "_next_filter: return _NextFilter(_FIRST_CUT, _FIRST_DEGREE, 0) -> return "
     "_NextFilter(_FIRST_CUT, _FIRST_DEGREE, 1)": (
         "what rounding leaves of too few columns is filtered in the next round"
@@ -416,4 +420,9 @@ EQUIVALENT: dict[str, str] = {
     " -> with own_folder(Path(path).absolute(), _named_files, patience=1.0) as own:": (
         "the same answer, a second later"
     ),
+    # native_select
+    "top_k: by_columns = scores.T.flags.c_contiguous and not scores.flags.c_contiguous -> "
+    "by_columns = (not scores.flags.c_contiguous)": ("suits lets in nothing else"),
+    "suits: return known and whole and 0 < k <= scores.shape[1] // _FEW -> return known and "
+    "whole and 0 < k <= scores.shape[1] * _FEW": (SPEED),
 }

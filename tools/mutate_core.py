@@ -57,6 +57,7 @@ MODULES = {
     "columns": ("precompute", "storage"),
     "conjugate_gradients": ("diffuse",),
     "csr": ("affinity", "diffusion_index"),
+    "csr_checks": ("native", "backends"),
     "csr_matrix": ("backends", "native"),
     "dense_product": ("dense_product", "backends"),
     "diffuse": ("diffuse",),

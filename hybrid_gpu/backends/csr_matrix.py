@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import scipy.sparse
 
+from hybrid_gpu.backends.csr_checks import check_parts
 from hybrid_gpu.backends.protocol import HostArray
 from hybrid_gpu.backends.threads import thread_count
 
@@ -41,7 +42,7 @@ class CsrMatrix:
     @cached_property
     def sound(self) -> bool:
         """True: native code may read it; what it could not read is refused with a ValueError."""
-        _check_parts(self)
+        check_parts(self)
         return True
 
     def parts(self, columns: int) -> tuple[tuple[int, Any], ...]:
@@ -56,22 +57,6 @@ class CsrMatrix:
     def _cut(self, parts: int) -> tuple[tuple[int, Any], ...]:
         bounds = _balanced_bounds(self.indptr, parts)
         return tuple((start, _rows_of(self, start, stop)) for start, stop in pairwise(bounds))
-
-
-def _check_parts(matrix: CsrMatrix) -> None:
-    """Refuse a matrix whose entries lie outside of its shape or of its arrays."""
-    (n, p), indptr, indices = matrix.shape, matrix.indptr, matrix.indices
-    if indptr.shape != (n + 1,) or indices.shape != matrix.data.shape:
-        raise ValueError(
-            f"a matrix of shape {matrix.shape} must have {n + 1} row bounds and as many indices as "
-            f"values; got {indptr.shape}, {indices.shape} and {matrix.data.shape}."
-        )
-    if int(indptr[0]) < 0 or int(indptr[-1]) > indices.size or bool(np.any(np.diff(indptr) < 0)):
-        raise ValueError(f"row bounds must rise from 0 to {indices.size}; got others.")
-    if indices.size and (int(indices.min()) < 0 or int(indices.max()) >= p):
-        raise ValueError(
-            f"indices must be from 0 to {p - 1}; got {int(indices.min())} to {int(indices.max())}."
-        )
 
 
 def _rows_of(matrix: CsrMatrix, start: int, stop: int) -> Any:

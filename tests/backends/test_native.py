@@ -401,6 +401,7 @@ def good_matrix(**parts):
         {"indptr": np.array([0, 1, 2, 4], np.int32)},
         {"indptr": np.array([-1, 1, 2, 3], np.int32)},
         {"indptr": np.array([0, 1, 3], np.int32)},
+        {"indices": np.array([0, 1, 2, 0], np.int32)},
     ],
 )
 def test_matrix_that_points_outside_is_refused(backend, parts):
@@ -433,7 +434,7 @@ def test_wrong_arrays_are_refused(core, backend):
     with pytest.raises(ValueError, match="direction is read-only"):
         native_steps.cg_direction(core, ones, fixed, np.ones(2, np.float32))
     with pytest.raises(ValueError, match="ids must be below the number of lists, 3"):
-        native_graph.mutual_edges(core, np.full((3, 2), 3), ones)
+        native_graph.mutual_edges(core, np.array([[1, 2], [0, 2], [0, 3]]), ones)
     low, high = np.array([0], np.int32), np.array([5], np.int32)
     with pytest.raises(ValueError, match="edges must join nodes from 0 to 4"):
         NativeEdgeLoops(core).loose(low, high, np.ones(5, bool))

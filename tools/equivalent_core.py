@@ -420,6 +420,15 @@ EQUIVALENT: dict[str, str] = {
     " -> with own_folder(Path(path).absolute(), _named_files, patience=1.0) as own:": (
         "the same answer, a second later"
     ),
+    # build
+    "state_from_descriptors: check_room(n, d if keep else 0, width, backend, "
+    "dtype=settings.dtype) -> check_room(n, d if keep else 1, width, backend, "
+    "dtype=settings.dtype)": ("a single dimension more: the prediction is no more exact than that"),
+    # first_stage
+    "SimilarItems.__init__: if bool(state.backend.xp.any(state.backend.xp.isnan(best.scores))): "
+    "-> if bool(state.backend.xp.all(state.backend.xp.isnan(best.scores))):": (
+        "what it lets through is refused when items are ranked"
+    ),
     # native_select
     "top_k: by_columns = scores.T.flags.c_contiguous and not scores.flags.c_contiguous -> "
     "by_columns = (not scores.flags.c_contiguous)": ("suits lets in nothing else"),

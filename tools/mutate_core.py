@@ -97,7 +97,7 @@ MODULES = {
     "significance": ("significance",),
     "solution": ("diffuse",),
     "spectrum": ("spectrum",),
-    "state": ("diffusion_index", "update"),
+    "state": ("diffusion_index", "update", "local_ranking"),
     "storage": ("storage",),
     "top_items": ("top_items",),
     "update": ("update",),

@@ -162,7 +162,7 @@ def test_more_room_is_tried_before_that(backend, rng, vectors, monkeypatch):
 
 
 def test_auto_takes_local_by_the_index_and_the_request_alone(rng, vectors, monkeypatch):
-    monkeypatch.setattr(states, "_ITEMS_WORTH", 100)
+    monkeypatch.setattr(states, "_ITEMS_WORTH", N)
     index = build(vectors, "numpy", alpha=0.9)
     ids, similarities = first_stage(rng, N)
     expected = "local" if index.state.backend.searches_locally else "hybrid"

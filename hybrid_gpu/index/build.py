@@ -256,10 +256,7 @@ def with_chosen_basis(state: IndexState, choice: BasisChoice, *, labels: Any = N
         if basis is not None:
             # The inverse of its coarse system: the first search shall not have to wait for it.
             basis.coarse_inverse(state.alpha)
-        made = replace(state, basis=basis, grouping=grouping)
-        if made.local:
-            made.local_problem(made.alpha)  # the same
-    return made
+    return replace(state, basis=basis, grouping=grouping)
 
 
 def default_groups(graph: Graph) -> int:

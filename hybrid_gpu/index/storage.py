@@ -77,6 +77,9 @@ def save_state(state: IndexState, path: str | os.PathLike[str]) -> None:
     """
     # Once: with a relative path, a change of the working directory would lead elsewhere.
     folder = Path(path).absolute()
+    if state.local:
+        # Who loads the index shall not wait for it at the first search, each time.
+        state.local_problem(state.alpha)
     with own_folder(folder, _named_files, patience=_PATIENCE) as own:
         mark = own.begin()
         try:

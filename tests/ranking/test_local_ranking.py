@@ -217,6 +217,15 @@ def test_walk_is_stored_with_the_index(backend, rng, vectors, tmp_path, monkeypa
     np.testing.assert_array_equal(same.scores, found.scores)
 
 
+def test_a_saved_index_has_its_walk_before_any_search(vectors, tmp_path, monkeypatch):
+    monkeypatch.setattr(states, "_ITEMS_WORTH", N)
+    index = build(vectors, "numpy", alpha=0.9)
+    assert index.state.basis.kept_walk(0.9) is None  # a build does not wait for it
+    index.save(tmp_path / "index")
+    loaded = hg.load_index(tmp_path / "index", backend="numpy")
+    assert loaded.state.basis.kept_walk(0.9) is not None
+
+
 def test_index_that_grew_is_searched_locally(backend, rng, vectors):
     index = build(vectors[: N // 2], backend, alpha=0.9).add(vectors[N // 2 :]).remove([3, 5])
     ids, similarities = first_stage(rng, index.n)

@@ -223,7 +223,8 @@ def test_a_saved_index_has_its_walk_before_any_search(vectors, tmp_path, monkeyp
     assert index.state.basis.kept_walk(0.9) is None  # a build does not wait for it
     index.save(tmp_path / "index")
     loaded = hg.load_index(tmp_path / "index", backend="numpy")
-    assert loaded.state.basis.kept_walk(0.9) is not None
+    made = loaded.state.basis.kept_walk(0.9) is not None
+    assert made == index.state.backend.searches_locally
 
 
 def test_index_that_grew_is_searched_locally(backend, rng, vectors):

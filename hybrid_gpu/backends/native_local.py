@@ -18,7 +18,7 @@ from hybrid_gpu.backends.threads import for_each, thread_count
 _SEARCH = (POINTER,) * 3 + (INTEGER,) * 3 + (POINTER,) * 2 + (INTEGER,) + (POINTER,) * 3
 # Entries of rows that there is room for, by item: more than a reciprocal graph has on average.
 _ENTRIES_PER_ITEM = 32
-_REALS = 11  # arrays of numbers by item, as in local.c
+_REALS = 13  # arrays of numbers by item, as in local.c
 
 
 class _IndexFields(ctypes.Structure):
@@ -43,7 +43,8 @@ class _MemoryFields(ctypes.Structure):
         ("room", INTEGER),
         ("entries", INTEGER),
         *((name, POINTER) for name in ("place", "node", "row", "member", "queue", "start")),
-        *((name, POINTER) for name in ("column", "weight", "reals", "best")),
+        *((name, POINTER) for name in ("column", "weight", "inner_start", "inner")),
+        *((name, POINTER) for name in ("inner_weight", "reals", "best")),
         *((name, POINTER) for name in ("coefficients", "sums")),
     ]
 
@@ -74,6 +75,9 @@ class Memories:
         arrays: list[HostArray] = [
             np.full(n, -1, np.int32),
             *(np.empty(room, np.int32) for _ in range(4)),
+            np.empty(room + 1, np.int64),
+            np.empty(entries, np.int32),
+            np.empty(entries, like),
             np.empty(room + 1, np.int64),
             np.empty(entries, np.int32),
             np.empty(entries, like),

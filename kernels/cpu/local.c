@@ -48,7 +48,10 @@ typedef struct {
     int64_t *start;                       /* (room + 1) */
     int32_t *column;                      /* (entries) */
     void *weight;                         /* REAL (entries) */
-    void *reals;                          /* REAL (11, room) */
+    int64_t *inner_start;                 /* (room + 1) */
+    int32_t *inner;                       /* (entries) */
+    void *inner_weight;                   /* REAL (entries) */
+    void *reals;                          /* REAL (13, room) */
     uint8_t *best;                        /* (room) */
     void *coefficients, *sums;            /* REAL (r) */
 } hg_local_memory;

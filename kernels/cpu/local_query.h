@@ -21,7 +21,7 @@ typedef struct {
     const INDEX *indptr, *indices;
     const REAL *weights;
     REAL *left, *guess, *coarse, *score, *direction, *limit, *pushed, *before; /* by local number */
-    REAL *residual, *product, *sorted;                                /* by row of T */
+    REAL *residual, *product, *sorted, *change, *towards;             /* by row of T */
     REAL threshold;
     int64_t visited, rows, entries;
     int full;
@@ -66,18 +66,6 @@ static void LOCAL(hg_join)(LOCAL(hg_local) *local, int32_t number) {
     memory->member[local->rows++] = number;
     local->entries += last - first;
     memory->start[local->rows] = local->entries;
-}
-
-/* Entries of a row times values by local number. */
-HG_INLINE REAL LOCAL(hg_row_product)(const int32_t *column, const REAL *weight, int64_t count,
-                                     const REAL *values) {
-    REAL sums[4] = {0, 0, 0, 0};
-    int64_t e = 0;
-    for (; e + 4 <= count; e += 4)
-        for (int lane = 0; lane < 4; lane++)
-            sums[lane] += weight[e + lane] * values[column[e + lane]];
-    for (; e < count; e++) sums[0] += weight[e] * values[column[e]];
-    return (sums[0] + sums[1]) + (sums[2] + sums[3]);
 }
 
 static void LOCAL(hg_push)(LOCAL(hg_local) *local) {
@@ -167,48 +155,92 @@ static void LOCAL(hg_guess)(LOCAL(hg_local) *local, int64_t from) {
     }
 }
 
+/* The system of T: its residuals by row, and the entries between its rows, numbered by row; the
+ * square of the residuals. Entries that lead out of T count for the residual alone: most steps would
+ * multiply them by zero. */
+HG_SCALAR static double LOCAL(hg_system)(LOCAL(hg_local) *local) {
+    hg_local_memory *memory = local->memory;
+    const REAL alpha = (REAL)local->settings->alpha;
+    const int32_t *column = memory->column, *row = memory->row;
+    const REAL *weight = memory->weight, *score = local->score;
+    int32_t *inner = memory->inner;
+    REAL *inner_weight = memory->inner_weight;
+    double squared = 0;
+    int64_t count = memory->inner_start[0] = 0;
+    for (int64_t t = 0; t < local->rows; t++) {
+        REAL sum = 0;
+        for (int64_t e = memory->start[t]; e < memory->start[t + 1]; e++) {
+            const int32_t other = column[e];
+            sum += weight[e] * score[other];
+            inner[count] = row[other];
+            inner_weight[count] = weight[e];
+            count += row[other] >= 0;
+        }
+        memory->inner_start[t + 1] = count;
+        const int32_t number = memory->member[t];
+        const REAL left = local->left[number] + alpha * sum - score[number];
+        local->residual[t] = left;
+        squared += (double)left * left;
+    }
+    return squared;
+}
+
+/* towards - alpha W towards, on T. */
+HG_SCALAR static void LOCAL(hg_apply)(const hg_local_memory *memory, int64_t rows, REAL alpha,
+                                      const REAL *restrict towards, REAL *restrict product) {
+    const int32_t *restrict column = memory->inner;
+    const REAL *restrict weight = memory->inner_weight;
+    for (int64_t t = 0, e = 0; t < rows; t++) {
+        const int64_t stop = memory->inner_start[t + 1];
+        REAL first = 0, second = 0, third = 0, fourth = 0;
+        for (; e + 4 <= stop; e += 4) {
+            first += weight[e] * towards[column[e]];
+            second += weight[e + 1] * towards[column[e + 1]];
+            third += weight[e + 2] * towards[column[e + 2]];
+            fourth += weight[e + 3] * towards[column[e + 3]];
+        }
+        for (; e < stop; e++) first += weight[e] * towards[column[e]];
+        product[t] = towards[t] - alpha * ((first + second) + (third + fourth));
+    }
+}
+
+/* The sum of the products of two vectors, in the same order whatever the compiler does. */
+HG_INLINE double LOCAL(hg_dot)(const REAL *restrict one, const REAL *restrict other, int64_t count) {
+    double sums[8] = {0, 0, 0, 0, 0, 0, 0, 0}, sum = 0;
+    int64_t t = 0;
+    for (; t + 8 <= count; t += 8)
+        for (int lane = 0; lane < 8; lane++)
+            sums[lane] += (double)one[t + lane] * other[t + lane];
+    for (; t < count; t++) sum += (double)one[t] * other[t];
+    for (int lane = 0; lane < 8; lane++) sum += sums[lane];
+    return sum;
+}
+
 /* Conjugate gradients on T from the scores that are there; the square of what they leave. */
 static double LOCAL(hg_solve)(LOCAL(hg_local) *local, double goal, int64_t *steps) {
     hg_local_memory *memory = local->memory;
     const REAL alpha = (REAL)local->settings->alpha;
     const int64_t rows = local->rows;
-    const int32_t *member = memory->member, *column = memory->column;
-    const int64_t *start = memory->start;
-    const REAL *weight = memory->weight;
-    REAL *score = local->score, *direction = local->direction;
-    REAL *residual = local->residual, *product = local->product;
-    double squared = 0;
-    for (int64_t t = 0; t < rows; t++) {
-        const int32_t number = member[t];
-        const REAL sum = LOCAL(hg_row_product)(column + start[t], weight + start[t],
-                                               start[t + 1] - start[t], score);
-        residual[t] = local->left[number] + alpha * sum - score[number];
-        direction[number] = residual[t];
-        squared += (double)residual[t] * residual[t];
-    }
+    REAL *restrict change = local->change, *restrict towards = local->towards;
+    REAL *restrict residual = local->residual, *restrict product = local->product;
+    double squared = LOCAL(hg_system)(local);
+    for (int64_t t = 0; t < rows; t++) change[t] = 0, towards[t] = residual[t];
     for (int64_t step = 0; step < local->settings->steps && squared > goal; step++) {
-        double curvature = 0, after = 0;
-        for (int64_t t = 0; t < rows; t++) {
-            const REAL own = direction[member[t]];
-            const REAL sum = LOCAL(hg_row_product)(column + start[t], weight + start[t],
-                                                   start[t + 1] - start[t], direction);
-            product[t] = own - alpha * sum;
-            curvature += (double)product[t] * own;
-        }
-            if (!(curvature > 0)) break;
+        LOCAL(hg_apply)(memory, rows, alpha, towards, product);
+        const double curvature = LOCAL(hg_dot)(product, towards, rows);
+        if (!(curvature > 0)) break;
         const REAL size = (REAL)(squared / curvature);
         for (int64_t t = 0; t < rows; t++) {
-            score[member[t]] += size * direction[member[t]];
+            change[t] += size * towards[t];
             residual[t] -= size * product[t];
-            after += (double)residual[t] * residual[t];
         }
+        const double after = LOCAL(hg_dot)(residual, residual, rows);
         const REAL ratio = (REAL)(after / squared);
         squared = after;
-        for (int64_t t = 0; t < rows; t++)
-            direction[member[t]] = residual[t] + ratio * direction[member[t]];
+        for (int64_t t = 0; t < rows; t++) towards[t] = residual[t] + ratio * towards[t];
         ++*steps;
     }
-    for (int64_t t = 0; t < rows; t++) direction[member[t]] = 0;
+    for (int64_t t = 0; t < rows; t++) local->score[memory->member[t]] += change[t];
     return squared;
 }
 
@@ -472,6 +504,8 @@ HG_EXPORT void LOCAL(hg_local_search)(const hg_local_index *index,
         .product = reals + 8 * memory->room,
         .sorted = reals + 9 * memory->room,
         .before = reals + 10 * memory->room,
+        .change = reals + 11 * memory->room,
+        .towards = reals + 12 * memory->room,
     };
     for (int64_t query = first; query < stop; query++)
         LOCAL(hg_query)(&local, width, places + query * width, values + query * width, k,

@@ -162,6 +162,11 @@ class QuerySums:
     matrix: SparseMatrix
     backend: ArrayBackend
 
+    @property
+    def count(self) -> int:
+        """How many queries there are."""
+        return self.matrix.shape[0]
+
     def __call__(self, *values: Array) -> tuple[Array, ...]:
         """Of each array (nodes,) its sums (m,)."""
         xp = self.backend.xp

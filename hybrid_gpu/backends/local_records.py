@@ -41,25 +41,25 @@ class LocalEffort:
     Attributes
     ----------
     tolerance : float
-        Residual of the system on the visited items, at the end: relative to the observation, or to
+        Residual of the system on the visited items: relative to the observation, or to
         the last score watched times the root of their number, where that is less.
-    loose : float
-        Rounds before the last solve to ``loose`` times the tolerance.
     push : float
         Residuals above this part of the largest observation (times the item's root) are pushed on.
-    reach : float
-        Items join whose predicted score is above this part of the last one watched; halved as
-        often as needed for the least growth.
     growth : float
-        Least growth of the visited items in a round.
+        Growth of the visited items in a round: so many times their number join, those with the best
+        predicted scores.
     drift : float
         How far scores around the last one watched may have moved against each other in the last
         round, if none of the best changed: a standard deviation, as a part of that score.
     calm : float
-        The same, if no more than ``changes`` of the best changed.
+        The same, if no more than ``changes`` of the best changed, or more than these may: the
+        score at rank k and that so many ranks below are nearer than ``gap`` times the drift.
+    gap : float
     changes : int
     watched : int
         How many of the best items the rule watches.
+    fewest : int
+        Items to visit before the rule may be met, where there are so many; not below ``watched``.
     steps, rounds : int
         Steps of a round, and rounds, at most.
     room : int
@@ -67,14 +67,14 @@ class LocalEffort:
     """
 
     tolerance: float
-    loose: float
     push: float
-    reach: float
     growth: float
     drift: float
     calm: float
+    gap: float
     changes: int
     watched: int
+    fewest: int
     steps: int
     rounds: int
     room: int

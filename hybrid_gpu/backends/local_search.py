@@ -8,6 +8,7 @@ together, and leave when they are over. No array has room for all items of all q
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
@@ -38,9 +39,8 @@ from hybrid_gpu.backends.local_system import (
 )
 from hybrid_gpu.backends.protocol import Array
 
-# As in kernels/cpu/local.c: how often the reach is halved in a round, and which scores, as parts of
-# the last one watched, tell how much the ranking around it still moves.
-_HALVINGS, _ROUNDINGS = 8, 64
+# As in kernels/cpu/local.c, which tells what they are for.
+_RINGS, _ROUNDINGS = 8, 64
 _BORDER_LOW, _BORDER_HIGH = 0.7, 1.5
 # What a round takes for each entry of a row, and for each node.
 _BYTES_OF_ENTRY, _BYTES_OF_NODE = 80, 400
@@ -50,16 +50,14 @@ _BYTES_OF_ENTRY, _BYTES_OF_NODE = 80, 400
 class _OpenQueries:
     """The queries that are not over; arrays of shape (m,), coefficients (r, m).
 
-    ``numbers`` are the caller's. ``whole`` is the square of the observation, ``goal`` what may be
-    left of it, ``reach`` that of the next growth, ``closing`` tells who solves to the tolerance,
-    ``full`` who ran out of room.
+    ``numbers`` are the caller's. ``whole`` is the square of the observation, ``rest`` of what push
+    left of it, ``goal`` of what may be left at the end; ``full`` tells who ran out of room.
     """
 
     numbers: Array
     whole: Array
+    rest: Array
     goal: Array
-    reach: Array
-    closing: Array
     full: Array
     steps: Array
     coefficients: Array
@@ -116,9 +114,8 @@ def _searched(task: LocalTask, places: Array, weights: Array, k: int) -> LocalAn
     queries = _OpenQueries(
         numbers=xp.arange(m, dtype=xp.int64, device=backend.device),
         whole=whole,
+        rest=whole,
         goal=effort.tolerance**2 * whole,
-        reach=xp.full_like(whole, effort.reach),
-        closing=xp.zeros_like(whole, dtype=xp.bool),
         full=xp.zeros_like(whole, dtype=xp.bool),
         steps=xp.zeros_like(whole, dtype=xp.int64),
         coefficients=xp.zeros((task.groups, m), dtype=weights.dtype, device=backend.device),
@@ -128,9 +125,10 @@ def _searched(task: LocalTask, places: Array, weights: Array, k: int) -> LocalAn
     queries, nodes = _going_on(task, queries, nodes, seen)
     if queries.count:
         nodes, full = pushed_nodes(task, nodes, effort.push * largest[seen])
-        queries = replace(queries, full=full)
-        inside = xp.astype(nodes.inside, xp.int64)
-        (rows,) = sums_by_query(nodes.keys // task.n, queries.count, backend)(inside)
+        squares = xp.astype(nodes.left, xp.float64) ** 2
+        sums = sums_by_query(nodes.keys // task.n, queries.count, backend)
+        rows, rest = sums(nodes.inside, squares)
+        queries = replace(queries, full=full, rest=rest)
         parts.append(_nothing_found(_some(queries, rows == 0, xp), k, task, settled=False))
         queries, nodes = _going_on(task, queries, nodes, rows > 0)
     if queries.count:
@@ -155,7 +153,7 @@ def _rounds(
     xp, parts, number = task.xp, [], 0
     while queries.count:
         number += 1
-        queries, nodes, verdict = _round(task, queries, nodes, number)
+        queries, nodes, verdict = _round(task, queries, nodes, number, k)
         if not bool(xp.any(verdict.over)):
             continue
         ended, its_nodes = _going_on(task, queries, nodes, verdict.over)
@@ -166,7 +164,7 @@ def _rounds(
 
 
 def _round(
-    task: LocalTask, queries: _OpenQueries, nodes: LocalNodes, number: int
+    task: LocalTask, queries: _OpenQueries, nodes: LocalNodes, number: int, k: int
 ) -> tuple[_OpenQueries, LocalNodes, _Verdict]:
     """Solve for T, look at the best, and let those in who may be among them."""
     xp, effort, m = task.xp, task.effort, queries.count
@@ -175,10 +173,9 @@ def _round(
     rows = counts_by_query(xp.take(nodes.keys, system.members), task.n, m, task.backend)
     complete = visited == rows  # whole components: nothing is cut off
     aimed = queries.goal
-    loose = effort.loose**2 * aimed
-    solution = solved(task, system, nodes, xp.where(queries.closing | complete, aimed, loose))
+    solution = solved(task, system, nodes, aimed)
     nodes = replace(nodes, score=solution.score)
-    last = _last_scores(task, system, nodes, m)
+    last, kth, below = _scores_at(task, system, nodes, (effort.watched, k, k + effort.changes))
     last = xp.where(rows >= effort.watched, last, xp.zeros_like(last))
     goal = _goal_beside(task, queries, last)
     endless = xp.full_like(goal, xp.inf)
@@ -191,20 +188,17 @@ def _round(
     query = nodes.keys // task.n
     above = ~nodes.inside & (predicted >= xp.take(last, query))
     (rivals,) = sums_by_query(query, m, task.backend)(above)
+    gap, moved = kth - below, xp.where(xp.isfinite(drift), drift, xp.ones_like(drift))
+    close = (gap > effort.tolerance / 4 * kth) & (gap <= effort.gap * moved * kth)
+    moves = (changes > 0) | close
     still = xp.where(
-        changes == 0,
-        drift <= effort.drift,
-        (changes <= effort.changes) & (drift <= effort.calm),
+        moves, (changes <= effort.changes) & (drift <= effort.calm), drift <= effort.drift
     )
-    quiet = (rows >= effort.watched) & still & (rivals == 0) & (last > 0) & (number > 1)
-    settled = (complete & (solution.squared <= goal)) | (
-        quiet & queries.closing & (solution.squared <= aimed)
-    )
+    quiet = (rows >= effort.fewest) & still & (rivals == 0) & (last > 0) & (number > 1)
+    settled = xp.where(complete, solution.squared <= goal, quiet & (solution.squared <= aimed))
     over = settled | complete | (number >= effort.rounds)
     nodes = replace(nodes, score=xp.where(nodes.inside, nodes.score, predicted))
-    growing = ~over & ~(quiet & ~queries.closing)
-    queries = replace(queries, closing=quiet & ~queries.closing)
-    queries, nodes = _grown(task, queries, nodes, last, growing & ~queries.full)
+    queries, nodes = _let_in(task, queries, nodes, last, ~over & ~queries.full)
     return queries, nodes, _Verdict(over | queries.full, settled, solution.squared)
 
 
@@ -212,9 +206,9 @@ def _goal_beside(task: LocalTask, queries: _OpenQueries, last: Array) -> Array:
     """The square of what may be left, beside the observation and the last of the best scores."""
     xp, effort, whole = task.xp, task.effort, queries.whole
     # Where scores fall steeply, the best items are far below the observation: what is left must be
-    # small beside them. But nothing gets below rounding.
+    # small beside them. But nothing gets below the rounding of what push left.
     small = effort.watched * xp.astype(last, xp.float64) ** 2
-    least = (_ROUNDINGS * float(xp.finfo(last.dtype).eps)) ** 2 * whole
+    least = (_ROUNDINGS * float(xp.finfo(last.dtype).eps)) ** 2 * queries.rest
     goal = effort.tolerance**2 * xp.where(small < whole, small, whole)
     goal = xp.where(goal > least, goal, least)
     return xp.where(last > 0, goal, queries.goal)
@@ -232,15 +226,29 @@ def _tried_again(
     return LocalSolution(after.score, squared, before.steps + after.steps)
 
 
-def _last_scores(task: LocalTask, system: LocalSystem, nodes: LocalNodes, m: int) -> Array:
-    """The last score that is watched, of T; the least where there are fewer."""
+def _scores_at(
+    task: LocalTask, system: LocalSystem, nodes: LocalNodes, ranks: tuple[int, ...]
+) -> list[Array]:
+    """Of every rank, counted from 1, each query's score on T (m,); the least where T is smaller."""
     xp = task.xp
     scores = xp.take(nodes.score + nodes.pushed, system.members)
-    order = xp.argsort(scores, descending=True)
-    order = xp.take(order, xp.argsort(xp.take(system.query, order), stable=True))
-    bounds = bounds_by_query(xp.take(nodes.keys, system.members), task.n, m, task.backend)
-    last = xp.minimum(bounds[:-1] + task.effort.watched, bounds[1:]) - 1
-    return xp.take(scores, xp.take(order, last))
+    return _largest(scores, system.query, system.sums.count, ranks, task)
+
+
+def _largest(
+    values: Array, query: Array, m: int, ranks: tuple[Any, ...], task: LocalTask
+) -> list[Array]:
+    """Of values (count,) whose queries ascend, those of some ranks: a number, or one per query.
+
+    The least where there are fewer; anything where there is none.
+    """
+    xp = task.xp
+    order = xp.argsort(values, descending=True)
+    order = xp.take(order, xp.argsort(xp.take(query, order), stable=True))
+    numbers = xp.arange(m + 1, dtype=xp.int64, device=task.backend.device)
+    bounds = xp.astype(xp.searchsorted(query, numbers), xp.int64)
+    places = [xp.minimum(bounds[:-1] + rank, bounds[1:]) - 1 for rank in ranks]
+    return [xp.take(values, xp.take(order, xp.clip(place, min=0))) for place in places]
 
 
 def _changes(
@@ -274,37 +282,39 @@ def _changes(
     return changes, drift, nodes
 
 
-def _grown(
+def _let_in(
     task: LocalTask, queries: _OpenQueries, nodes: LocalNodes, last: Array, growing: Array
 ) -> tuple[_OpenQueries, LocalNodes]:
-    """Nodes come in whose score is predicted within reach of the last one watched."""
-    xp, m, reach, full = task.xp, queries.count, queries.reach, queries.full
+    """The best nodes by their predicted scores come in, so many that T grows as it should."""
+    xp, m, full = task.xp, queries.count, queries.full
     if not bool(xp.any(growing)):
         return queries, nodes
-    query = nodes.keys // task.n
-    sums = sums_by_query(query, m, task.backend)
-    (rows,) = sums(nodes.inside)
-    wanted = xp.floor(task.effort.growth * rows) + 1
-    for _ in range(_HALVINGS):
-        least = xp.astype(reach * last, last.dtype)
-        (found,) = sums(~nodes.inside & (nodes.score >= xp.take(least, query)))
-        reach = xp.where(growing & (found < wanted) & (last > 0), reach / 2, reach)
-    for _ in range(_HALVINGS + 1):
-        least = xp.astype(reach * last, last.dtype)
+    (rows,) = sums_by_query(nodes.keys // task.n, m, task.backend)(nodes.inside)
+    growth = task.effort.growth
+    # The rule compares two rounds, and the first that counts has ``fewest`` items.
+    before = math.floor(task.effort.fewest / (1 + growth)) - rows
+    wanted = xp.maximum(xp.floor(growth * rows) + 1, before)
+    wanted = xp.astype(wanted, xp.int64)
+    # Where fewer than are watched are known at all, everybody may come in.
+    anybody = last <= 0
+    for _ in range(_RINGS):
         query = nodes.keys // task.n
-        near = nodes.score >= xp.take(least, query)
-        step = step_out(task, nodes, ~nodes.inside & near & xp.take(growing, query), m)
+        able = ~nodes.inside & xp.take(growing, query)
+        able = able & ((nodes.score > 0) | xp.take(anybody, query))
+        if not bool(xp.any(able)):
+            break
+        (least,) = _largest(nodes.score[able], query[able], m, (wanted,), task)
+        least = xp.where(anybody, xp.full_like(last, -xp.inf), xp.minimum(least, last))
+        step = step_out(task, nodes, able & (nodes.score >= xp.take(least, query)), m)
         (found,) = sums_by_query(query, m, task.backend)(step.chosen)
         fresh = nodes_of(step.fresh, xp.zeros_like(step.fresh, dtype=last.dtype), xp)
         fresh = guessed_nodes(task, fresh, queries.coefficients)
         nodes = replace(nodes, inside=nodes.inside | step.chosen).joined(fresh, xp)
-        full, wanted = full | step.full, wanted - found
-        # Where fewer than are watched are known at all, everybody is within reach: ring by ring.
-        growing = growing & ~full & (wanted > 0) & (last <= 0)
+        full, wanted = full | step.full, wanted - xp.astype(found, xp.int64)
+        growing = growing & ~full & (wanted > 0) & (found > 0)
         if not bool(xp.any(growing)):
             break
-        reach = xp.where(growing, reach / 2, reach)
-    return replace(queries, reach=reach, full=full), nodes
+    return replace(queries, full=full), nodes
 
 
 def _answered(

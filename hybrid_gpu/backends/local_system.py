@@ -149,11 +149,11 @@ def _ratio(above: Array, below: Array, where: Array, xp: Any) -> Array:
 
 
 def told_scores(task: LocalTask, scores: Array) -> Array:
-    """Scores to a quarter of the tolerance: so few digits that equal items nearly always tie."""
+    """Scores to a sixteenth of the tolerance: so few digits that equal items nearly always tie."""
     xp = task.xp
     wide = xp.astype(scores, xp.float64)
     sizes = xp.where(wide == 0, xp.ones_like(wide), xp.abs(wide))
-    parts = 2.0 ** math.floor(math.log2(4 / task.effort.tolerance))
+    parts = 2.0 ** math.floor(math.log2(16 / task.effort.tolerance))
     # As frexp has it: mantissas from 0.5 to 1.
     unit = 2.0 ** (xp.floor(xp.log2(sizes)) + 1) / parts
     return xp.astype(xp.round(wide / unit) * unit, scores.dtype)

@@ -32,9 +32,11 @@ class _IndexFields(ctypes.Structure):
 
 class _SettingsFields(ctypes.Structure):
     _fields_: ClassVar = [
-        *((name, REAL) for name in ("alpha", "tolerance", "loose", "push", "reach", "growth")),
-        *((name, REAL) for name in ("drift", "calm")),
-        *((name, INTEGER) for name in ("changes", "watched", "steps", "rounds")),
+        *(
+            (name, REAL)
+            for name in ("alpha", "tolerance", "push", "growth", "drift", "calm", "gap")
+        ),
+        *((name, INTEGER) for name in ("changes", "watched", "fewest", "steps", "rounds")),
     ]
 
 
@@ -131,14 +133,14 @@ def searched(
     settings = _SettingsFields(
         problem.alpha,
         effort.tolerance,
-        effort.loose,
         effort.push,
-        effort.reach,
         effort.growth,
         effort.drift,
         effort.calm,
+        effort.gap,
         effort.changes,
         effort.watched,
+        effort.fewest,
         effort.steps,
         effort.rounds,
     )

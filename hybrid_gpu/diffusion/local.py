@@ -33,6 +33,9 @@ _SMALL = 20_000
 # The rule watches at least so many of the best items: with fewer, a round without a change says
 # little.
 _WATCHED = 100
+# And it is met by no fewer visited items, or this part of those that may be seen: what a few
+# hundred agree on may still be wrong. The oftener diffusion restarts, the fewer are enough.
+_FEWEST, _FEWEST_PART = 3000, 10
 
 
 def most_room(n: int) -> int:
@@ -47,18 +50,19 @@ def effort_for(k: int, alpha: float, room: int) -> LocalEffort:
     """The effort for the best ``k`` items to be right."""
     # The rarer the restart, the more of a score comes from far away, and the slower it arrives.
     patience = min(1.0, (1 - alpha) / 0.01)
+    fewest = int(_FEWEST * min(1.0, 0.01 / (1 - alpha)) ** 0.5)
     return LocalEffort(
         tolerance=5e-4 * patience**0.5,
-        loose=2.0,
         push=0.01,
-        reach=0.2,
-        growth=0.25,
+        growth=0.5,
         drift=0.0025 * patience,
         calm=0.0005 * patience,
+        gap=1.0,
         changes=max(1, k // 100),
         watched=max(k, _WATCHED),
+        fewest=max(k, _WATCHED, min(fewest, room // _FEWEST_PART)),
         steps=100,
-        rounds=16,
+        rounds=24,
         room=room,
     )
 

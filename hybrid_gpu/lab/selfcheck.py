@@ -164,9 +164,7 @@ def _operations(dtype: str, n: int) -> Iterator[tuple[str, Callable[[Backend], l
         problem = local_problem(graph, basis, b.asarray(order), 0.9, b)
         # Until every item that can be reached is visited: a rule that stops earlier may be met a
         # round earlier on one side.
-        effort = replace(
-            effort_for(n, 0.9, n), tolerance=TOLERANCE[dtype] / 10, loose=1.0, rounds=n
-        )
+        effort = replace(effort_for(n, 0.9, n), tolerance=TOLERANCE[dtype] / 10, rounds=n)
         places, weights = b.asarray(ids[:8, :5]), b.asarray(similarities[:8, :5])
         return [b.local_search(problem, places, weights, 20, effort).scores]
 

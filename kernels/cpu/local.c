@@ -14,11 +14,15 @@
 #define HG_PUSHES_PER_ROOM 256
 /* Residuals of so many roundings are as small as they get. */
 #define HG_ROUNDINGS 64
-/* How often the reach is halved in a round, to let enough items in. */
-#define HG_HALVINGS 8
+/* Neighbors of neighbors that come in during a round, at most, where there are too few of them. */
+#define HG_RINGS 8
 /* Scores from 0.7 to 1.5 times the k-th tell how much the ranking around it still moves. */
 #define HG_BORDER_LOW 0.7
 #define HG_BORDER_HIGH 1.5
+
+/* Bytes of a line of cache, and how many of them to ask for of a row: 48 entries. */
+#define HG_LINE 64
+#define HG_LINES 3
 
 /* What does not change from query to query; native_local.py has the same four records. */
 typedef struct {
@@ -35,8 +39,8 @@ typedef struct {
 
 /* How exact to be, and how far to go; see LocalEffort in local_records.py. */
 typedef struct {
-    double alpha, tolerance, loose, push, reach, growth, drift, calm;
-    int64_t changes, watched, steps, rounds;
+    double alpha, tolerance, push, growth, drift, calm, gap;
+    int64_t changes, watched, fewest, steps, rounds;
 } hg_local_settings;
 
 /* Memory of one thread for `room` items and `entries` of their rows. `place` is -1 everywhere

@@ -6,8 +6,8 @@
  *    to its neighbors. What is left, f, is small and spread out; x = pushed + A^-1 f.
  * 2. Coarse: c = E^-1 Z^T f on the groups, and from it a guess everywhere: f + alpha W Z c.
  * 3. Rounds on the items T that were pushed: solve A_TT for them, with the guess as boundary;
- *    predict their neighbors from the solution; let those into T whose prediction comes near the
- *    k-th score; until the best items rest and nobody outside is predicted among them.
+ *    predict their neighbors from the solution; let the best of those into T; until the best items
+ *    rest and nobody outside is predicted among them.
  *
  * Items are numbered as they are visited ("local numbers"); each row of the graph is copied once,
  * with local numbers, when its item joins T. */
@@ -39,8 +39,16 @@ HG_INLINE int32_t LOCAL(hg_visit)(LOCAL(hg_local) *local, int64_t item) {
     memory->best[known] = 0;
     local->before[known] = NAN;
     local->left[known] = local->pushed[known] = local->direction[known] = 0;
-    local->limit[known] = local->threshold * ((const REAL *)local->index->roots)[item];
     return known;
+}
+
+/* Rows lie anywhere in memory: ask for an item's row before it is read. */
+HG_INLINE void LOCAL(hg_expect)(const LOCAL(hg_local) *local, int32_t number) {
+    const int64_t first = local->indptr[local->memory->node[number]];
+    for (int line = 0; line < HG_LINES; line++) {
+        HG_PREFETCH((const char *)(local->indices + first) + HG_LINE * line);
+        HG_PREFETCH((const char *)(local->weights + first) + HG_LINE * line);
+    }
 }
 
 /* Let a visited item into T and read its row; nothing, and `full`, if there is no room. */
@@ -70,8 +78,9 @@ static void LOCAL(hg_join)(LOCAL(hg_local) *local, int32_t number) {
 
 static void LOCAL(hg_push)(LOCAL(hg_local) *local) {
     hg_local_memory *memory = local->memory;
-    const REAL alpha = (REAL)local->settings->alpha;
+    const REAL alpha = (REAL)local->settings->alpha, *roots = local->index->roots;
     REAL *left = local->left;
+    int64_t limited = 0; /* visited items whose limits are known */
     /* An item stands in the queue at most once: it enters when its residual rises above its limit,
      * and leaves with a residual of zero. */
     int64_t head = 0, tail = local->visited;
@@ -80,8 +89,11 @@ static void LOCAL(hg_push)(LOCAL(hg_local) *local) {
     while (head != tail) {
         if (head == most) local->full = 1;
         const int32_t number = memory->queue[head++ % memory->room];
+        if (head + 1 < tail) LOCAL(hg_expect)(local, memory->queue[(head + 1) % memory->room]);
         if (!local->full) LOCAL(hg_join)(local, number);
         if (local->full) break;
+        for (; limited < local->visited; limited++)
+            local->limit[limited] = local->threshold * roots[memory->node[limited]];
         const REAL mass = left[number], passed = alpha * mass;
         local->pushed[number] += mass;
         left[number] = 0;
@@ -301,13 +313,23 @@ static REAL LOCAL(hg_predict)(LOCAL(hg_local) *local) {
 
 /* Visited items join T whose predicted score is at least this; how many. */
 static int64_t LOCAL(hg_grow)(LOCAL(hg_local) *local, REAL least) {
+    hg_local_memory *memory = local->memory;
     const int64_t visited = local->visited, before = local->rows;
-    for (int64_t number = 0; number < visited && !local->full; number++) {
-        if (local->memory->row[number] >= 0 || !(local->direction[number] >= least)) continue;
-        local->score[number] = local->direction[number];
-        LOCAL(hg_join)(local, (int32_t)number);
+    int32_t *chosen = memory->queue;
+    int64_t count = 0;
+    for (int64_t number = 0; number < visited; number++)
+        if (memory->row[number] < 0 && local->direction[number] >= least)
+            chosen[count++] = (int32_t)number;
+    for (int64_t i = 0; i < count && !local->full; i++) {
+        if (i + 8 < count) HG_PREFETCH(local->indptr + memory->node[chosen[i + 8]]);
+        if (i + 4 < count) LOCAL(hg_expect)(local, chosen[i + 4]);
+        local->score[chosen[i]] = local->direction[chosen[i]];
+        LOCAL(hg_join)(local, chosen[i]);
     }
     LOCAL(hg_guess)(local, visited);
+    /* Of those that were seen just now, nothing better is known. */
+    for (int64_t number = visited; number < local->visited; number++)
+        local->direction[number] = local->guess[number];
     return local->rows - before;
 }
 
@@ -369,10 +391,10 @@ static void LOCAL(hg_sort)(const LOCAL(hg_local) *local, int32_t *numbers, int64
 static int64_t LOCAL(hg_best)(LOCAL(hg_local) *local, int64_t k, int64_t *places, REAL *scores) {
     hg_local_memory *memory = local->memory;
     const REAL scale = (REAL)(1 - local->settings->alpha);
-    /* Scores are told to a quarter of the tolerance, a power of two: more than they are exact to,
+    /* Scores are told to a sixteenth of the tolerance, a power of two: more than they are exact to,
      * and so few digits that items that are equal by symmetry nearly always tie, whatever the order
      * of the sums. */
-    const double parts = exp2(floor(log2(4 / local->settings->tolerance)));
+    const double parts = exp2(floor(log2(16 / local->settings->tolerance)));
     int32_t *found = memory->queue;
     int64_t count = 0;
     for (int64_t t = 0; t < local->rows; t++) {
@@ -394,27 +416,64 @@ static int64_t LOCAL(hg_best)(LOCAL(hg_local) *local, int64_t k, int64_t *places
     return count;
 }
 
-/* Rounds until the rule is met, or there is no room. The rule: since the round before, none of the
- * best items changed and the scores around the last of them moved little against each other (or few
- * changed, and moved hardly at all); nobody outside is predicted among them; and both hold again
- * after the system was solved to its tolerance. */
-static void LOCAL(hg_rounds)(LOCAL(hg_local) *local, double whole, hg_local_report *report) {
+/* Whether more of the best may change places with others than is allowed, as far as scores still
+ * move: whether the k-th and the one so many ranks below it are that near. Equal scores may. `sorted`
+ * has the scores of T. */
+static int LOCAL(hg_close)(LOCAL(hg_local) *local, int64_t k, double drift) {
     const hg_local_settings *settings = local->settings;
-    const int64_t k = settings->watched;
+    const double below = LOCAL(hg_kth)(local->sorted, local->rows, k + settings->changes);
+    const double kth = LOCAL(hg_kth)(local->sorted, local->rows, k), gap = kth - below;
+    return gap > settings->tolerance / 4 * kth && gap <= settings->gap * drift * kth;
+}
+
+/* The best visited items by their predicted scores join T: all that are predicted above the last of
+ * the best, and so many that T grows as it should. Around a few items there may be too few: then
+ * their own neighbors follow, by the guess. */
+static void LOCAL(hg_let_in)(LOCAL(hg_local) *local, REAL last) {
+    const double growth = local->settings->growth;
+    int64_t wanted = (int64_t)(growth * (double)local->rows) + 1;
+    /* The rule compares two rounds, and the first that counts has `fewest` items. */
+    const int64_t before = (int64_t)((double)local->settings->fewest / (1 + growth)) - local->rows;
+    if (wanted < before) wanted = before;
+    for (int ring = 0; ring < HG_RINGS && wanted > 0 && !local->full; ring++) {
+        int64_t count = 0;
+        /* Where fewer than are watched are known at all, everybody may come in. */
+        REAL least = -INFINITY;
+        if (last > 0) {
+            for (int64_t number = 0; number < local->visited; number++)
+                if (local->memory->row[number] < 0 && local->direction[number] > 0)
+                    local->sorted[count++] = local->direction[number];
+            if (count == 0) break;
+            least = LOCAL(hg_kth)(local->sorted, count, wanted);
+            if (least > last) least = last;
+        }
+        const int64_t joined = LOCAL(hg_grow)(local, least);
+        if (joined == 0) break;
+        wanted -= joined;
+    }
+}
+
+/* Rounds until the rule is met, or there is no room. The rule: since the round before, which knew
+ * fewer items, none of the best changed and the scores around the last of them moved little against
+ * each other (or few changed or may change, and moved hardly at all); and nobody outside is predicted among them. */
+static void LOCAL(hg_rounds)(LOCAL(hg_local) *local, int64_t k, double whole,
+                             hg_local_report *report) {
+    const hg_local_settings *settings = local->settings;
+    const int64_t watched = settings->watched;
     const double tolerance = settings->tolerance * settings->tolerance;
-    const double loose = settings->loose * settings->loose;
-    double squared = 0, reach = settings->reach, drift = 0, goal = tolerance * whole;
-    int closing = 0;
+    double squared = 0, drift = 0, goal = tolerance * whole, rest = 0;
+    for (int64_t number = 0; number < local->visited; number++)
+        rest += (double)local->left[number] * local->left[number];
     report->settled = 0;
     for (report->rounds = 1;; report->rounds++) {
         const double aimed = goal;
-        squared = LOCAL(hg_solve)(local, closing ? aimed : loose * aimed, &report->steps);
-        const REAL last = local->rows < k ? 0 : LOCAL(hg_last_score)(local, k);
+        squared = LOCAL(hg_solve)(local, aimed, &report->steps);
+        const REAL last = local->rows < watched ? 0 : LOCAL(hg_last_score)(local, watched);
         if (last > 0) {
             /* Where scores fall steeply, the best items are far below the observation: what is left
-             * must be small beside them. But nothing gets below rounding. */
-            const double small = (double)k * last * last;
-            const double least = HG_ROUNDINGS * HG_EPSILON * HG_ROUNDINGS * HG_EPSILON * whole;
+             * must be small beside them. But nothing gets below the rounding of what was left. */
+            const double small = (double)watched * last * last;
+            const double least = HG_ROUNDINGS * HG_EPSILON * HG_ROUNDINGS * HG_EPSILON * rest;
             goal = tolerance * (small < whole ? small : whole);
             if (goal < least) goal = least;
         }
@@ -425,26 +484,18 @@ static void LOCAL(hg_rounds)(LOCAL(hg_local) *local, double whole, hg_local_repo
             break;
         }
         const REAL outside = LOCAL(hg_predict)(local);
-        const int still = changes == 0 ? drift <= settings->drift
-                                       : changes <= settings->changes && drift <= settings->calm;
-        const int quiet = report->rounds > 1 && local->rows >= k && still && outside < last;
-        report->settled = quiet && closing && squared <= aimed;
+        const int moves = changes || (last > 0 && LOCAL(hg_close)(local, k, drift));
+        const int still = moves ? changes <= settings->changes && drift <= settings->calm
+                                : drift <= settings->drift;
+        report->settled = report->rounds > 1 && local->rows >= settings->fewest && still &&
+                          outside < last && squared <= aimed;
         const int over = report->settled || report->rounds >= settings->rounds;
-        if (!over && !(quiet && !closing)) {
-            int64_t wanted = (int64_t)(settings->growth * (double)local->rows) + 1;
-            /* Where fewer than are watched are known at all, everybody is within reach. */
-            const REAL all = -INFINITY;
-            wanted -= LOCAL(hg_grow)(local, last > 0 ? (REAL)(reach * last) : all);
-            for (int tries = 0; wanted > 0 && tries < HG_HALVINGS && !local->full; tries++) {
-                reach /= 2;
-                wanted -= LOCAL(hg_grow)(local, last > 0 ? (REAL)(reach * last) : all);
-            }
+        if (!over) {
+            LOCAL(hg_let_in)(local, last);
+            for (int64_t number = 0; number < visited; number++)
+                if (local->memory->row[number] < 0) local->score[number] = local->direction[number];
         }
-        closing = quiet && !closing;
-        for (int64_t number = 0; number < visited; number++) {
-            if (local->memory->row[number] < 0) local->score[number] = local->direction[number];
-            local->direction[number] = 0;
-        }
+        for (int64_t number = 0; number < local->visited; number++) local->direction[number] = 0;
         if (over || local->full) break;
     }
     report->residual = whole > 0 ? sqrt(squared / whole) : 0;
@@ -471,7 +522,7 @@ static void LOCAL(hg_query)(LOCAL(hg_local) *local, int64_t width, const int64_t
         LOCAL(hg_push)(local);
         LOCAL(hg_coarse)(local);
         LOCAL(hg_guess)(local, 0);
-        LOCAL(hg_rounds)(local, whole, report);
+        LOCAL(hg_rounds)(local, k, whole, report);
         if (local->rows > 0) report->found = LOCAL(hg_best)(local, k, best, scores);
     }
     report->visited = local->rows;

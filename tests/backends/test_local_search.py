@@ -21,20 +21,20 @@ from hybrid_gpu.backends.protocol import CoarseInverse
 
 EFFORT = LocalEffort(
     tolerance=5e-4,
-    loose=2,
     push=0.01,
-    reach=0.2,
-    growth=0.25,
+    growth=0.5,
     drift=0.01,
     calm=0.002,
+    gap=1,
     changes=1,
     watched=100,
+    fewest=100,
     steps=100,
     rounds=12,
     room=32768,
 )
 # The ranking counts as still in any case.
-STILL = replace(EFFORT, drift=1e9, calm=1e9, changes=10**9, watched=30)
+STILL = replace(EFFORT, drift=1e9, calm=1e9, changes=10**9, watched=30, fewest=30)
 ALPHAS = (0.5, 0.9, 0.99, 0.999)
 
 
@@ -164,7 +164,7 @@ def test_few_items_are_visited_for_the_best_of_many(backend, rng, dtype, alpha):
     graph = hg.reciprocal_graph(hg.nearest_neighbors(x, k=10, backend=backend), backend=backend)
     problem = problem_of(graph, backend, alpha, groups=40)
     places, weights = observations(rng, graph.n, 6, 3, dtype)
-    effort = replace(EFFORT, watched=40)
+    effort = replace(EFFORT, watched=20, fewest=20, gap=0)
     answer = searched(backend, problem, places, weights, 20, effort)
     exact, _ = exact_scores(backend, problem, places, weights)
     assert answer.settled.all()
@@ -175,7 +175,8 @@ def test_few_items_are_visited_for_the_best_of_many(backend, rng, dtype, alpha):
         # The rule lets scores around the last move by 1 % against each other.
         assert exact[row][answer.places[row]].min() >= 0.97 * best[19]
         assert len(set(answer.places[row]) & set(np.argsort(-exact[row])[:20])) >= 18
-        np.testing.assert_allclose(answer.scores[row], best[:20], rtol=0.05)
+        # All of a query's scores are off in the same direction: what comes from far is a guess.
+        np.testing.assert_allclose(answer.scores[row], best[:20], rtol=0.1)
 
 
 def test_best_end_where_the_component_ends(backend, rng):
@@ -326,7 +327,7 @@ def test_query_without_rounds_is_not_settled(backend, rng):
     assert not answer.settled.any()
     assert np.all(answer.rounds == 1)
     assert np.all(answer.found == 10)
-    assert np.all(answer.residuals <= EFFORT.loose * EFFORT.tolerance)
+    assert np.all(answer.residuals <= EFFORT.tolerance)
 
 
 def test_query_without_steps_is_not_settled(backend, rng):
@@ -342,7 +343,7 @@ def test_query_without_steps_is_not_settled(backend, rng):
 def test_query_finds_alone_what_it_finds_among_others(backend, rng, dtype):
     problem, graph = clusters(backend, rng, 0.99, dtype)
     places, weights = observations(rng, graph.n, 20, dtype=dtype)
-    effort = replace(EFFORT, watched=30)
+    effort = replace(EFFORT, watched=30, fewest=30)
     batch = searched(backend, problem, places, weights, 10, effort)
     # In float32, rounding may decide after which step a query is at its goal: the answers are then
     # as near to each other as both are to that of their system. In float64, rounding is all.
@@ -375,7 +376,7 @@ def test_items_without_a_group_are_searched_too(backend, rng, search):
     graph = hg.graph_from_affinity(affinity, backend=backend, dtype="float64")
     labels = np.arange(60) // 10
     labels[::3] = -1
-    effort = replace(EFFORT, watched=60)
+    effort = replace(EFFORT, watched=60, fewest=60)
     for groups in (labels, np.full(60, -1)):
         problem = problem_of(graph, backend, 0.9, groups=groups)
         places, weights = observations(rng, 60)
@@ -474,13 +475,13 @@ def test_native_core_and_array_operations_agree(rng, dtype, alpha):
         EFFORT,
         # What is predicted outside decides.
         STILL,
-        replace(STILL, push=0.1, reach=2.0, growth=0.05),
-        # Every round solves to the tolerance: the one that confirms the rule is due all the same.
-        replace(EFFORT, loose=1.0),
-        # Few come within reach: it is halved.
-        replace(EFFORT, reach=3.0, growth=1.0),
+        replace(STILL, push=0.1, growth=0.05),
+        # The last one asked for may be close to the next.
+        replace(EFFORT, drift=0.05, gap=3),
+        # More than there are around: their neighbors come in the same round.
+        replace(EFFORT, push=0.5, growth=20.0),
     ],
-    ids=["as usual", "always still", "slow", "never loose", "short reach"],
+    ids=["as usual", "always still", "slow", "close", "rings"],
 )
 @pytest.mark.parametrize("signs", [False, True])
 def test_native_core_and_array_operations_go_equally_far(rng, effort, signs):

@@ -60,6 +60,7 @@ MODULES = {
     "csr_checks": ("native", "backends"),
     "csr_matrix": ("backends", "native"),
     "dense_product": ("dense_product", "backends"),
+    "descent": ("diffuse",),
     "diffuse": ("diffuse",),
     "diffusion_index": ("diffusion_index",),
     "edge_loops": ("native", "aggregation"),

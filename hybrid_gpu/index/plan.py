@@ -16,7 +16,7 @@ from hybrid_gpu.graph.affinity import Graph, largest_component
 from hybrid_gpu.index.build import build_bytes
 from hybrid_gpu.index.diffusion_index import DiffusionIndex
 from hybrid_gpu.index.factory import index_of_graph, with_basis
-from hybrid_gpu.index.precompute import column_maker
+from hybrid_gpu.index.precompute import column_maker, column_request
 from hybrid_gpu.index.search import BYTES_PER_LISTED, batch_width, query_bytes
 from hybrid_gpu.progress import Progress
 from hybrid_gpu.ranking.top_items import Ranking
@@ -25,7 +25,6 @@ from hybrid_gpu.validation import (
     check_dtype,
     check_kind,
     check_number,
-    check_positive,
     check_sequence,
 )
 
@@ -107,7 +106,7 @@ class Estimate:
 
 
 def estimate_precompute(
-    index: DiffusionIndex, *, keep: int = 1000, rtol: float = 1e-3, batch: int | None = None
+    index: DiffusionIndex, *, keep: int = 1000, rtol: float | None = None, batch: int | None = None
 ) -> Estimate:
     """What ``index.precompute`` will take, by the time of one batch.
 
@@ -123,8 +122,9 @@ def estimate_precompute(
     width = batch_width(index.state, batch, index.n)
     # Items spread over the database: neighbors in it may all be of one easy kind.
     items = np.linspace(0, index.n - 1, width).astype(np.int64)
+    request = column_request(index.state, keep, rtol, width)
     start = time.perf_counter()
-    column_maker(index.state, keep, check_positive(rtol, "rtol"), width)(items)
+    column_maker(index.state, request)(items)
     seconds = (time.perf_counter() - start) * index.n / width
     return Estimate(seconds, index.n * keep * (4 + np.dtype(index.dtype).itemsize))
 

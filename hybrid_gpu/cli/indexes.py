@@ -180,7 +180,7 @@ def plan(
     backend: Device = "auto",
     as_json: Json = False,
 ) -> None:
-    """Measure which basis, rank and number of steps reach a target at the least cost."""
+    """Measure which method, basis, rank and steps reach a target at the least cost."""
     with progress_bars() as progress:
         opened = open_index(index, backend, progress)
         proposal = make_plan(

@@ -77,6 +77,7 @@ MODULES = {
     "native_backend": ("native", "backends"),
     "native_graph": ("native",),
     "native_groups": ("native",),
+    "native_products": ("native", "neighbors"),
     "native_select": ("native",),
     "native_steps": ("native",),
     "neighbor_count": ("neighbor_count",),

@@ -153,11 +153,6 @@ EQUIVALENT: dict[str, str] = {
     "= values >= max(values[-1] * epsilon * values.size, least)": (
         "no eigenvalue is exactly at the limit"
     ),
-    # conjugate_gradients
-    "Descent.run: if count <= _NARROWED_TO * walk.numbers.shape[0]: -> if count > "
-    "_NARROWED_TO * walk.numbers.shape[0]:": (
-        "speed only: which columns go on without the others; each takes the same steps"
-    ),
     # csr
     "csr_from_sorted: small = max(shape[0], shape[1], data.shape[0]) < 2**31 -> small = "
     "max(shape[1], shape[1], data.shape[0]) < 2**31": (
@@ -168,6 +163,11 @@ EQUIVALENT: dict[str, str] = {
     "cuts] -> return [(cut, whole) for cut in cuts] if n > m else [(whole, cut) for cut in "
     "cuts]": (SPEED),
     "dense_product: if len(tiles) == 1: -> if len(tiles) == 0:": (SPEED),
+    # descent
+    "Descent.run: if count <= _NARROWED_TO * walk.numbers.shape[0]: -> if count > "
+    "_NARROWED_TO * walk.numbers.shape[0]:": (
+        "speed only: which columns go on without the others; each takes the same steps"
+    ),
     # diffuse
     "_check_basis: if not same_matrix(basis.adjacency, graph.adjacency, backend): -> if not "
     "same_matrix(graph.adjacency, basis.adjacency, backend):": ("equal is equal both ways"),

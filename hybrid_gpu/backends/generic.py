@@ -28,6 +28,9 @@ from hybrid_gpu.backends.protocol import (
     Update,
 )
 
+# Rows of a product at a time: with more, BLAS is no faster.
+_TILE_ROWS = 1024
+
 
 class GenericBackend(ABC):
     """Top-k and the conjugate gradient step, written in ``xp`` and ``spmm`` alone."""
@@ -115,6 +118,28 @@ class GenericBackend(ABC):
         ids = xp.argsort(scores, axis=-1, descending=True, stable=True)
         ids = xp.asarray(ids[:, :k], copy=True)  # a view would keep all of them
         return TopK(scores=xp.take_along_axis(scores, ids, axis=-1), ids=ids)
+
+    def largest_products(
+        self,
+        left: Array,
+        right: Array,
+        k: int,
+        numbering: Numbering | None = None,
+        advance: Callable[[int], None] | None = None,
+    ) -> TopK:
+        m, n = left.shape[0], right.shape[0]
+        # Products and what top-k makes of them, in half of the memory: what libraries take for
+        # themselves, nobody tells.
+        size = self.xp.finfo(left.dtype).bits // 8
+        tile = max(1, min(_TILE_ROWS, m, self.available_bytes() // (8 * n * size)))
+        parts = []
+        for start in range(0, m, tile):
+            if advance:
+                advance(start)
+            products = self.matmul(left[start : min(start + tile, m), :], right.T)
+            parts.append(self.top_k(products, k, numbering))
+        scores, ids = ([getattr(part, name) for part in parts] for name in ("scores", "ids"))
+        return TopK(scores=self.xp.concat(scores), ids=self.xp.concat(ids))
 
     def place(self, ids: Array, values: Array, n: int) -> Array:
         xp = self.xp

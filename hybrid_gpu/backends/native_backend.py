@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from hybrid_gpu.backends import native_graph, native_local, native_select, native_steps
+from hybrid_gpu.backends import (
+    native_graph,
+    native_local,
+    native_products,
+    native_select,
+    native_steps,
+)
 from hybrid_gpu.backends.csr_matrix import CsrMatrix
 from hybrid_gpu.backends.local_records import LocalAnswer, LocalEffort, LocalProblem
 from hybrid_gpu.backends.native import Core, lie_apart, native_core
@@ -89,6 +96,18 @@ class NativeBackend(NumpyBackend):
         if not native_select.suits(scores, k):
             return super().top_k(scores, k, numbering)
         return native_select.top_k(self.core, scores, k, numbering)
+
+    def largest_products(
+        self,
+        left: Array,
+        right: Array,
+        k: int,
+        numbering: Numbering | None = None,
+        advance: Callable[[int], None] | None = None,
+    ) -> TopK:
+        if left is not right or not native_products.suits(right, k):
+            return super().largest_products(left, right, k, numbering, advance)
+        return native_products.nearest_rows(self.core, right, k, numbering, advance)
 
     def mutual_edges(self, ids: Array, similarities: Array) -> Edges:
         known = ids.dtype.name == "int64" and similarities.dtype.name in _REALS

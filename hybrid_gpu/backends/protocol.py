@@ -258,6 +258,18 @@ class Backend(Protocol):
         NaN, some of what is returned is NaN.
         """
 
+    def largest_products(
+        self,
+        left: Array,
+        right: Array,
+        k: int,
+        numbering: Numbering | None = None,
+        advance: Callable[[int], None] | None = None,
+    ) -> TopK:
+        """The ``k`` largest products of each row of (m, d) with the rows of (n, d): ``top_k`` of
+        ``left right^T``, which is never there as a whole. ``advance`` is told how many are done.
+        """
+
     def place(self, ids: Array, values: Array, n: int) -> Array:
         """Lists (m, q) of items and values as the columns of a row-major (n, m) array.
 

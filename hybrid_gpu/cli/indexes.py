@@ -131,7 +131,10 @@ def precompute(
     index: IndexFolder,
     *,
     keep: Annotated[int, typer.Option(help="Entries to store for each item.")] = 1000,
-    rtol: Annotated[float, typer.Option(help="Relative residual of each column.")] = 1e-3,
+    rtol: Annotated[
+        float | None,
+        typer.Option(help="Relative residual of each column; by default, local search or 1e-3."),
+    ] = None,
     batch: Width = None,
     backend: Device = "auto",
     as_json: Json = False,
@@ -177,7 +180,7 @@ def plan(
     backend: Device = "auto",
     as_json: Json = False,
 ) -> None:
-    """Measure which basis, rank and number of steps reach a target at the least cost."""
+    """Measure which method, basis, rank and steps reach a target at the least cost."""
     with progress_bars() as progress:
         opened = open_index(index, backend, progress)
         proposal = make_plan(

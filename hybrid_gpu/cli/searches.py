@@ -51,7 +51,7 @@ Results = Annotated[
 MethodName = Annotated[str, typer.Option("--method", help=f"Method: auto, {', '.join(METHODS)}.")]
 Accuracy = Annotated[
     str | None,
-    typer.Option(help="Residual at which a query stops: a number, or 'ranking' (3e-3)."),
+    typer.Option(help="Residual at which a query stops: a number, or 'ranking' (3e-3 or less)."),
 ]
 Steps = Annotated[
     int | None, typer.Option(help="Solver steps; with --accuracy or --rtol, at most as many.")

@@ -6,25 +6,22 @@ which others stand beside it changes rounding only. Scalars stay on the device.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
-from typing import Any, Protocol
+import math
+from dataclasses import dataclass, replace
+from typing import Any
 
 from hybrid_gpu.backends import Array, Backend, SparseMatrix
 from hybrid_gpu.backends.protocol import Product
-from hybrid_gpu.diffusion.basis import Basis, Deflation
+from hybrid_gpu.diffusion.basis import Basis
+from hybrid_gpu.diffusion.descent import Descent, Span, safe_ratio, span_of
 from hybrid_gpu.diffusion.solution import RANKING_ACCURACY, Solution, Stopping
 
-# Projected curvatures within so many roundings of the coarse solve are noise.
-_CURVATURE_NOISE = 4.0
-# Looking at the residuals on the host waits for the device: do it only every few steps.
-_STEPS_BETWEEN_CHECKS = 2
-# Columns that have arrived cost as much as the others: when so many are left, these go on alone.
-_NARROWED_TO = 0.5
-# As often as rounding asks for: 1, 4 and 8 end at the same error, and 8 costs least.
-_STEPS_BETWEEN_PROJECTIONS = 8
 _STEPS_AT_MOST = 1000
 # Of these, for steps outside the span of a basis. The rest is for plain ones, should these not do.
 _DEFLATED_AT_MOST = 500
+# The residual at which the best items are told from the others, beside their last score times the
+# root of their number: an error of about so much of that score, if it is spread over them.
+_PART_OF_LAST = 0.02
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -66,7 +63,13 @@ class System:
     def relative(self, squared: Array) -> Array:
         """Squares of residuals (m,) as relative residuals."""
         xp, whole = self.backend.xp, self.squared
-        return xp.sqrt(_safe_ratio(squared, whole, whole > 0, xp))
+        return xp.sqrt(safe_ratio(squared, whole, whole > 0, xp))
+
+    def columns(self, chosen: Array) -> System:
+        """Some of the columns, by their numbers."""
+        take = self.backend.xp.take
+        right_side, squared = take(self.right_side, chosen, axis=1), take(self.squared, chosen)
+        return replace(self, right_side=right_side, squared=squared)
 
     def residuals(self, solution: Array) -> Array:
         """The relative residual of each column of a solution, float64 of shape (m,)."""
@@ -89,14 +92,21 @@ def system_of(
     """
     xp, right_side, precise = backend.xp, (1 - alpha) * observation, None
     if right_side.dtype != xp.float64:
-        longest = int(xp.max(adjacency.indptr[1:] - adjacency.indptr[:-1]))
-        rounding = float(xp.finfo(right_side.dtype).eps) * max(longest, 1) ** 0.5 / (1 - alpha)
+        rounding = _rounding(adjacency, right_side.dtype, alpha, backend)
         if rounding > 0.1 * (RANKING_ACCURACY if tolerance is None else tolerance):
             # Made for each batch: graphs that need it are rare, and it is twice as large.
             data = xp.astype(adjacency.data, xp.float64)
             precise = backend.csr(data, adjacency.indices, adjacency.indptr, adjacency.shape)
     squared = backend.column_dots(right_side, right_side)
     return System(adjacency, right_side, squared, alpha, precise, backend)
+
+
+def _rounding(adjacency: SparseMatrix, dtype: Any, alpha: float, backend: Backend) -> float:
+    """The relative residual that rounding alone can make."""
+    xp = backend.xp
+    longest = int(xp.max(adjacency.indptr[1:] - adjacency.indptr[:-1]))
+    root = math.sqrt(max(longest, 1))
+    return float(xp.finfo(dtype).eps) * root / (1 - alpha)
 
 
 def conjugate_gradients(system: System, stop: Stopping, basis: Basis | None = None) -> Solution:
@@ -108,7 +118,7 @@ def conjugate_gradients(system: System, stop: Stopping, basis: Basis | None = No
     backend, xp, right_side = system.backend, system.backend.xp, system.right_side
     solution, residual = xp.zeros_like(right_side), xp.asarray(right_side, copy=True)
     epsilon = float(xp.finfo(right_side.dtype).eps)
-    span = _span_of(basis, system.alpha)
+    span = span_of(basis, system.alpha)
     if span is not None:
         solution, residual = span.corrected(solution, residual)
         if span.basis.invariant:
@@ -131,35 +141,82 @@ def conjugate_gradients(system: System, stop: Stopping, basis: Basis | None = No
         solved = _solved(system, None, again, most - before)
         solved = replace(solved, steps=solved.steps + before)
     reached = bool(xp.all((solved.squared <= goal) & xp.isfinite(solved.squared)))
+    # In a ranking of all items, there is none to be kept out of it.
+    if reached and stop.best is not None and stop.best < right_side.shape[0]:
+        solved = _told_apart(system, span, solved, stop.best, most)
     return Solution(solved.values, system.relative(solved.squared), solved.steps, reached)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Span:
-    """The span of a basis, which is solved apart and kept out of every step."""
+def _told_apart(system: System, span: Span | None, solved: _Solved, k: int, most: int) -> _Solved:
+    """Go on with columns whose residual could still move items into their best k, or out of them.
 
-    basis: Basis
-    taken_out: Deflation
-
-    def corrected(self, solution: Array, residual: Array) -> tuple[Array, Array]:
-        """Solve the residual's part in the span: none of it is left."""
-        taken = self.taken_out(residual)
-        return solution + self.basis.prolong(taken.coefficients), taken.values
-
-    def outside(self, product: Product, xp: Any) -> Product:
-        """A product without the span: every column v loses ``A Z E^-1 Z^T v``."""
-        epsilon = float(xp.finfo(product.values.dtype).eps)
-        taken = self.taken_out(product.values)
-        left = product.curvature - taken.share
-        # What is left of two nearly equal numbers may be the rounding of the coarse solve.
-        noise = _CURVATURE_NOISE * epsilon * taken.rounding
-        return Product(taken.values, xp.where(left > noise, left, xp.zeros_like(left)))
+    Where the k-th score is far below the observation, a residual beside that says nothing of it.
+    """
+    xp, count = system.backend.xp, solved.squared.shape[0]
+    # Most columns pass by a count, which takes a fraction of the time of their best scores.
+    enough = xp.astype(xp.sqrt(solved.squared / k) / _PART_OF_LAST, solved.values.dtype)
+    (open_,) = xp.nonzero(xp.sum(xp.astype(solved.values >= enough, xp.int64), axis=0) < k)
+    half, steps = (count + 1) // 2, solved.steps
+    # Half of them at a time: all the others are kept meanwhile.
+    for start in range(0, open_.shape[0], half):
+        numbers = open_[start : min(start + half, open_.shape[0])]
+        found = _Solved(*solved.columns(numbers, xp), 0)
+        found = _chased(system.columns(numbers), span, found, k, most - solved.steps)
+        steps = max(steps, solved.steps + found.steps)
+        solved = _with_columns(solved, numbers, found, xp)
+    return replace(solved, steps=steps)
 
 
-def _span_of(basis: Basis | None, alpha: float) -> _Span | None:
-    if basis is None or basis.rank == 0:
-        return None
-    return _Span(basis, basis.deflation(alpha))
+def _chased(system: System, span: Span | None, solved: _Solved, k: int, most: int) -> _Solved:
+    """Steps until every residual is small beside the k-th score, which is known better and better.
+
+    Beside a score that is below all rounding, the residual gets as small as rounding lets it.
+    """
+    xp, backend = system.backend.xp, system.backend
+    floor = _rounding(system.adjacency, system.right_side.dtype, system.alpha, backend)
+    numbers = xp.arange(solved.squared.shape[0], dtype=xp.int64, device=backend.device)
+    part, found = system, solved
+    while solved.steps < most:
+        goal = xp.maximum(_ranking_goal(found.values, k, backend), floor**2 * part.squared)
+        (open_,) = xp.nonzero(found.squared > goal)
+        if open_.shape[0] == 0:
+            break
+        numbers, goal = xp.take(numbers, open_), xp.take(goal, open_)
+        part, (values, _) = part.columns(open_), found.columns(open_, xp)
+        # Half of it, so that looks are few: scores that were noise are smaller in the next one.
+        start = _Start(values, _look(part, None, values).residual, goal / 4)
+        found = _solved(part, span, start, most - solved.steps)
+        solved = replace(
+            _with_columns(solved, numbers, found, xp), steps=solved.steps + found.steps
+        )
+        # A column that missed its goal is where rounding lets it get.
+        (going,) = xp.nonzero(found.squared <= goal)
+        numbers, part = xp.take(numbers, going), part.columns(going)
+        found = _Solved(*found.columns(going, xp), 0)
+    return solved
+
+
+def _ranking_goal(values: Array, k: int, backend: Backend) -> Array:
+    """The squares of residuals (m,) at which the best k items of each column are told apart."""
+    xp = backend.xp
+    best = xp.astype(backend.top_k(values.T, k).scores, xp.float64)
+    # What diffusion does not reach is told apart already.
+    reached = best > 0
+    count = xp.sum(xp.astype(reached, xp.float64), axis=1)
+    last = xp.min(xp.where(reached, best, xp.full_like(best, xp.inf)), axis=1)
+    return xp.where(count > 0, _PART_OF_LAST**2 * count * last**2, xp.full_like(last, xp.inf))
+
+
+def _with_columns(solved: _Solved, numbers: Array, found: _Solved, xp: Any) -> _Solved:
+    """The same with other values in some columns, which are numbered upward."""
+    count = solved.squared.shape[0]
+    every = xp.arange(count, dtype=xp.int64, device=numbers.device)
+    place = xp.searchsorted(numbers, every)
+    known = xp.take(numbers, xp.clip(place, max=numbers.shape[0] - 1)) == every
+    chosen = xp.where(known, count + place, every)
+    values = xp.take(xp.concat([solved.values, found.values], axis=1), chosen, axis=1)
+    squared = xp.take(xp.concat([solved.squared, found.squared]), chosen)
+    return _Solved(values, squared, solved.steps)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -171,7 +228,7 @@ class _Look:
     squared: Array
 
 
-def _look(system: System, span: _Span | None, solution: Array) -> _Look:
+def _look(system: System, span: Span | None, solution: Array) -> _Look:
     """What the values really leave: the recurrence drifts from it by rounding."""
     backend, dtype = system.backend, system.right_side.dtype
     exact = system.left(solution)
@@ -204,8 +261,12 @@ class _Solved:
     squared: Array
     steps: int
 
+    def columns(self, chosen: Array, xp: Any) -> tuple[Array, Array]:
+        """Values and squares of some of the columns, by their numbers."""
+        return xp.take(self.values, chosen, axis=1), xp.take(self.squared, chosen)
 
-def _solved(system: System, span: _Span | None, start: _Start, steps: int) -> _Solved:
+
+def _solved(system: System, span: Span | None, start: _Start, steps: int) -> _Solved:
     """Steps until every column's true residual is at its goal, or stops getting smaller."""
     backend, xp, goal = system.backend, system.backend.xp, start.goal
     descent = Descent(system, backend, span)
@@ -235,148 +296,3 @@ def _solved(system: System, span: _Span | None, start: _Start, steps: int) -> _S
                 break
         first, done = False, done | (least <= goal)
     return _Solved(best, least, taken)
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _Walk:
-    """Columns on their way.
-
-    ``numbers`` are the columns' own, ``squared`` and ``length`` the squares of residual and
-    direction, ``fresh`` tells whose direction is the residual itself.
-    """
-
-    numbers: Array
-    solution: Array
-    residual: Array
-    direction: Array
-    squared: Array
-    length: Array
-    fresh: Array
-    target: Array
-
-    def columns(self, chosen: Array, xp: Any) -> _Walk:
-        """Some of the columns, by their places."""
-        wide = ("solution", "residual", "direction")
-        names = [field.name for field in fields(self)]
-        return _Walk(
-            **{
-                name: xp.take(getattr(self, name), chosen, axis=1 if name in wide else 0)
-                for name in names
-            }
-        )
-
-
-class Operator(Protocol):
-    """A positive-definite matrix, as steps use it."""
-
-    @property
-    def alpha(self) -> float:
-        """No eigenvalue is below ``1 - alpha``."""
-
-    def product(self, direction: Array) -> Product:
-        """The matrix times a direction (n, m)."""
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Descent:
-    """How conjugate gradient steps are taken: with which matrix, and outside of which span."""
-
-    operator: Operator
-    backend: Backend
-    span: _Span | None = None
-
-    def run(
-        self, solution: Array, residual: Array, target: Array, *, steps: int, stop_early: bool
-    ) -> tuple[Array, int]:
-        """Steps until every column's squared residual is below its target; how many they were."""
-        xp, backend = self.backend.xp, self.backend
-        squared = backend.column_dots(residual, residual)
-        walk = _Walk(
-            numbers=xp.arange(squared.shape[0], dtype=xp.int64, device=backend.device),
-            solution=solution,
-            residual=residual,
-            direction=xp.asarray(residual, copy=True),
-            squared=squared,
-            length=squared,
-            fresh=xp.ones_like(squared, dtype=xp.bool),
-            target=target,
-        )
-        arrived: list[_Walk] = []
-        taken = 0
-        while taken < steps:
-            if stop_early and taken % _STEPS_BETWEEN_CHECKS == 0:
-                wanting = walk.squared > walk.target
-                count = int(xp.sum(xp.astype(wanting, xp.int64)))
-                if count == 0:
-                    break
-                if count <= _NARROWED_TO * walk.numbers.shape[0]:
-                    (going,), (over,) = xp.nonzero(wanting), xp.nonzero(~wanting)
-                    arrived.append(walk.columns(over, xp))
-                    walk = walk.columns(going, xp)
-            taken += 1
-            project = taken % _STEPS_BETWEEN_PROJECTIONS == 0
-            walk = self._stepped(walk, project, stop_early)
-        return _together([*arrived, walk], xp), taken
-
-    def _product(self, direction: Array) -> Product:
-        product = self.operator.product(direction)
-        return product if self.span is None else self.span.outside(product, self.backend.xp)
-
-    def _stepped(self, walk: _Walk, project: bool, stop_early: bool) -> _Walk:
-        """One step of every column that has not arrived."""
-        xp, backend = self.backend.xp, self.backend
-        product = self._product(walk.direction)
-        wanting = walk.squared > walk.target
-        # The eigenvalues of A are at least 1 - alpha. A step by less curvature would be one by
-        # rounding alone, and run away (20 rings of 70 items in float32: residual 1e-5 after 5
-        # steps, 0.07 after 15).
-        smallest = 1 - self.operator.alpha
-        moving = wanting & (product.curvature > smallest / 2 * walk.length)
-        step = _safe_ratio(walk.squared, product.curvature, moving, xp)
-        update = backend.cg_update(
-            walk.solution, walk.residual, walk.direction, product.values, step
-        )
-        solution, residual, left = update.solution, update.residual, update.squared_norm
-        if self.span is not None and project:
-            # Rounding lets the residual leak into the span, where the operator is zero and steps
-            # grow without bound: left alone, errors of 1e-5 after 20 steps are 1 after 100.
-            solution, residual = self.span.corrected(solution, residual)
-            left = backend.column_dots(residual, residual)
-            # A direction that is no longer orthogonal to the residuals, as its length tells, has
-            # lost its way: the column begins anew.
-            length = backend.column_dots(walk.direction, walk.direction)
-            moving = moving & (length > 0.5 * walk.length) & (length < 2 * walk.length)
-            walk = replace(walk, length=length)
-        # A column that could not move begins anew, with its residual for a direction; one that
-        # could not even then is where rounding lets it get.
-        ratio = _safe_ratio(left, walk.squared, moving, xp)
-        target = walk.target
-        if stop_early:
-            stuck = wanting & ~moving & walk.fresh
-            target = xp.where(stuck, xp.full_like(target, xp.inf), target)
-        return replace(
-            walk,
-            solution=solution,
-            residual=residual,
-            direction=backend.cg_direction(residual, walk.direction, ratio),
-            squared=left,
-            # The direction is orthogonal to the next residual.
-            length=left + ratio**2 * walk.length,
-            fresh=~moving,
-            target=target,
-        )
-
-
-def _together(walks: list[_Walk], xp: Any) -> Array:
-    """The solutions of all columns, in their order."""
-    if len(walks) == 1:
-        return walks[0].solution
-    places = xp.argsort(xp.concat([walk.numbers for walk in walks]))
-    return xp.take(xp.concat([walk.solution for walk in walks], axis=1), places, axis=1)
-
-
-def _safe_ratio(above: Array, below: Array, where: Array, xp: Any) -> Array:
-    """``above / below`` where the condition holds, 0 elsewhere, without a division by zero."""
-    zeros = xp.zeros_like(above)
-    ones = xp.ones_like(below)
-    return xp.where(where, above / xp.where(where, below, ones), zeros)

@@ -33,20 +33,25 @@ class Stopping:
         The relative residual at which a column stops.
     insists : bool
         Whether to miss the tolerance is an error.
+    best : int or None
+        So many of the best items shall be the right ones: a column goes on beyond the tolerance
+        until its residual is small beside the last of their scores, or at the level of rounding.
     """
 
     steps: int | None
     tolerance: float | None
     insists: bool = False
+    best: int | None = None
+
+    @property
+    def at_ranking(self) -> bool:
+        """Whether it stops when the ranking is right, and not before."""
+        return self.best is not None and self.steps is None
 
     @property
     def truncation(self) -> float:
         """The truncation error that an expansion may have."""
         return _TRUNCATION if self.tolerance is None else self.tolerance
-
-
-RANKING = Stopping(steps=None, tolerance=RANKING_ACCURACY)
-"""Until the ranking is right: what a search does if nobody says otherwise."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -90,10 +95,12 @@ def check_stopping(
     rtol: float | None,
     accuracy: str | float | None,
     default: int | None = None,
+    best: int | None = None,
 ) -> Stopping:
     """When to stop, from what a user says.
 
-    If he says nothing: after ``default`` steps, or at the accuracy of a ranking if there is none.
+    If he says nothing: after ``default`` steps, or at the accuracy of a ranking of the ``best``
+    items if there is none.
     """
     if rtol is not None and accuracy is not None:
         raise ValueError(
@@ -108,7 +115,9 @@ def check_stopping(
     if accuracy is None and (steps is not None or (solves and default is not None)):
         return Stopping(default if steps is None else steps, None)
     if accuracy is None or (isinstance(accuracy, str) and accuracy == "ranking"):
-        return Stopping(steps, RANKING_ACCURACY if solves else _TRUNCATION)
+        if not solves:
+            return Stopping(steps, _TRUNCATION)
+        return Stopping(steps, RANKING_ACCURACY, best=best)
     if isinstance(accuracy, str):
         raise ValueError(
             f"accuracy must be 'ranking' or a relative residual such as 1e-3; got {accuracy!r}."

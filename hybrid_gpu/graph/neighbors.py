@@ -12,12 +12,12 @@ import numpy as np
 
 from hybrid_gpu.backends import Array, Backend, on_device, on_own_device, select_backend
 from hybrid_gpu.backends.host_memory import address_room
-from hybrid_gpu.backends.protocol import HostArray, Numbering
+from hybrid_gpu.backends.protocol import HostArray, Numbering, TopK
 from hybrid_gpu.errors import install_line
 from hybrid_gpu.graph.streamed import fits, streamed_best
 from hybrid_gpu.graph.vectors import Vectors, vectors_of
 from hybrid_gpu.progress import Progress
-from hybrid_gpu.validation import check_count, check_dtype, dtype_name, item_bytes
+from hybrid_gpu.validation import check_count, check_dtype, dtype_name
 
 # An inverted-file index that probes one list, FAISS's default, misses most reciprocal edges.
 _FAISS_PROBES = 32
@@ -216,28 +216,30 @@ def exact_neighbors(
     ``own`` (m,) names an item for each query that does not count as its neighbor: itself. Ties go
     to the lower row of ``units``, or to the lower id of a numbering.
     """
-    xp = backend.xp
-    n, m = units.shape[0], queries.shape[0]
-    item_ids = xp.arange(n, dtype=xp.int64, device=backend.device)
-    # Similarities, the copy that top-k works on, and the mask of the item itself. In half of the
-    # memory: what libraries take for themselves, nobody tells.
-    tile = max(1, min(1024, m, backend.available_bytes() // (8 * n * item_bytes(units))))
-    nothing = xp.asarray(-xp.inf, dtype=units.dtype, device=backend.device)
-    ids, similarities = [], []
-    for start in range(0, m, tile):
+    m = queries.shape[0]
+
+    def advance(done: int) -> None:
         if progress:
-            progress("neighbors", start, m)
-        stop = min(start + tile, m)
-        products = backend.matmul(queries[start:stop, :], units.T)
-        if own is not None:
-            itself = item_ids[None, :] == own[start:stop, None]
-            products = xp.where(itself, nothing, products)
-        best = backend.top_k(products, k, numbering)
-        ids.append(best.ids)
-        similarities.append(best.scores)
-    if progress:
-        progress("neighbors", m, m)
-    return Neighbors(ids=xp.concat(ids), similarities=xp.concat(similarities))
+            progress("neighbors", done, m)
+
+    # One more where an item may find itself.
+    wanted = k if own is None else k + 1
+    best = backend.largest_products(queries, units, wanted, numbering, advance)
+    advance(m)
+    if own is not None:
+        best = _others(best, own, backend)
+    return Neighbors(ids=best.ids, similarities=best.scores)
+
+
+def _others(best: TopK, own: Array, backend: Backend) -> TopK:
+    """The best but one: without the item itself, or the last if that is not among them."""
+    xp, k = backend.xp, best.ids.shape[1] - 1
+    itself = xp.astype(best.ids == own[:, None], xp.int64)
+    # From where an item finds itself on, the next one comes up.
+    chosen = xp.arange(k, dtype=xp.int64, device=backend.device)
+    chosen = chosen[None, :] + xp.cumulative_sum(itself, axis=1)[:, :k]
+    scores = xp.take_along_axis(best.scores, chosen, axis=1)
+    return TopK(scores=scores, ids=xp.take_along_axis(best.ids, chosen, axis=1))
 
 
 def streamed_neighbors(vectors: Vectors, k: int, *, progress: Progress | None) -> Neighbors:

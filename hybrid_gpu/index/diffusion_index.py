@@ -69,8 +69,9 @@ class DiffusionIndex(IndexViews):
             indexes, ``hybrid`` else, by a fixed rule of the index and the request (docs/local.md).
         accuracy
             The relative residual at which a query stops, or ``"ranking"``, the default of
-            ``hybrid``: 3e-3, where rankings hardly change any more. ``report.residuals`` tells what
-            each query reached; those that missed it are noted in the report.
+            ``hybrid``: 3e-3, and less where the k-th best score is far below the observation: 2 %
+            of it (times the root of k), or what rounding allows. ``report.residuals`` tells what
+            each query reached; those that missed a residual of 3e-3 are noted in the report.
         steps
             Solver steps, exactly so many, as in the paper; 20 are the default of ``temporal`` and
             ``truncated``, 5 that of ``hybrid-paper`` and ``shybrid``. With ``accuracy`` or
@@ -286,7 +287,7 @@ class DiffusionIndex(IndexViews):
         self,
         *,
         keep: int = 1000,
-        rtol: float = 1e-3,
+        rtol: float | None = None,
         folder: str | os.PathLike[str] | None = None,
         batch: int | None = None,
         progress: Progress | None = None,
@@ -298,7 +299,8 @@ class DiffusionIndex(IndexViews):
         keep
             Entries to store for each item: the best ones.
         rtol
-            Relative residual of each column.
+            Relative residual of each column. None: a local search where ``method="auto"`` takes
+            one for ``keep`` items, with scores as in docs/local.md, and 1e-3 elsewhere.
         folder
             Where to store them while they are made. Called again with the same folder after an
             interruption, the work goes on where it was. None: in memory only.

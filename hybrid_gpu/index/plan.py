@@ -1,4 +1,4 @@
-"""Choosing a basis, its rank and the number of steps by measuring what they give."""
+"""Choosing a method, a basis, its rank and the number of steps by measuring what they give."""
 
 from __future__ import annotations
 
@@ -10,13 +10,15 @@ import numpy as np
 
 from hybrid_gpu.backends import Backend
 from hybrid_gpu.backends.protocol import HostArray
+from hybrid_gpu.diffusion.local import ROOMS, most_room
 from hybrid_gpu.errors import ConvergenceError
 from hybrid_gpu.evaluation import agreement
 from hybrid_gpu.graph.affinity import Graph, largest_component
+from hybrid_gpu.graph.csr import array_bytes
 from hybrid_gpu.index.build import build_bytes
 from hybrid_gpu.index.diffusion_index import DiffusionIndex
 from hybrid_gpu.index.factory import index_of_graph, with_basis
-from hybrid_gpu.index.precompute import column_maker
+from hybrid_gpu.index.precompute import column_maker, column_request
 from hybrid_gpu.index.search import BYTES_PER_LISTED, batch_width, query_bytes
 from hybrid_gpu.progress import Progress
 from hybrid_gpu.ranking.top_items import Ranking
@@ -25,12 +27,14 @@ from hybrid_gpu.validation import (
     check_dtype,
     check_kind,
     check_number,
-    check_positive,
     check_sequence,
 )
 
 _STEPS = (1, 2, 3, 4, 5, 6, 8, 10, 15, 20, 30)
 _ITEMS_PER_GROUP = (128, 64, 32, 16)
+_LOCAL = "local"
+# Of a local search, for each item that it sees: entries of rows, and other numbers.
+_LOCAL_ENTRIES, _LOCAL_NUMBERS = 32, 11
 # Of anything that is counted: more than any machine has room for.
 _MOST = 2**48
 
@@ -44,14 +48,17 @@ class Candidate:
     basis : str
         ``"none"``, ``"aggregate"`` or ``"eigen"``, as ``build_index`` takes it.
     rank, steps : int
+        For ``local``, which takes as many steps as it needs, the most that a query took.
     agreement : float
         The part of the exact top results that it found, on average.
     milliseconds : float
         Per query, in a batch of the sample's size.
     bytes : int
-        Memory of the basis.
+        Memory of the basis, and of what a local search keeps beside it.
     build_seconds : float
-        Time to make the basis.
+        Time to make both.
+    method : str
+        ``"hybrid"`` or ``"local"``, as a search takes it.
     """
 
     basis: str
@@ -61,6 +68,7 @@ class Candidate:
     milliseconds: float
     bytes: int
     build_seconds: float
+    method: str = "hybrid"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -70,7 +78,8 @@ class Plan:
     Attributes
     ----------
     candidates : tuple of Candidate
-        For every basis, the first number of steps that reached the target, or the best it did.
+        For every basis, the first number of steps that reached the target, or the best it did;
+        and a local search with the groups that an index has by default.
     best : Candidate or None
         The fastest that reaches the target within the memory; None if nothing does.
     target : float
@@ -82,11 +91,12 @@ class Plan:
 
     def __repr__(self) -> str:
         lines = [
-            f"{'':2}{'basis':<10}{'rank':>7}{'steps':>7}{'agreement':>11}{'ms/query':>10}"
+            f"{'':2}{'method':<8}{'basis':<10}{'rank':>7}{'steps':>7}{'agreement':>11}{'ms/query':>10}"
             f"{'basis MB':>10}{'build s':>9}"
         ]
         lines += [
-            f"{'* ' if way is self.best else '  '}{way.basis:<10}{way.rank:>7}{way.steps:>7}"
+            f"{'* ' if way is self.best else '  '}{way.method:<8}{way.basis:<10}{way.rank:>7}"
+            f"{way.steps:>7}"
             f"{way.agreement:>11.3f}{way.milliseconds:>10.3f}{way.bytes / 1e6:>10.1f}"
             f"{way.build_seconds:>9.2f}"
             for way in self.candidates
@@ -107,7 +117,7 @@ class Estimate:
 
 
 def estimate_precompute(
-    index: DiffusionIndex, *, keep: int = 1000, rtol: float = 1e-3, batch: int | None = None
+    index: DiffusionIndex, *, keep: int = 1000, rtol: float | None = None, batch: int | None = None
 ) -> Estimate:
     """What ``index.precompute`` will take, by the time of one batch.
 
@@ -123,8 +133,9 @@ def estimate_precompute(
     width = batch_width(index.state, batch, index.n)
     # Items spread over the database: neighbors in it may all be of one easy kind.
     items = np.linspace(0, index.n - 1, width).astype(np.int64)
+    request = column_request(index.state, keep, rtol, width)
     start = time.perf_counter()
-    column_maker(index.state, keep, check_positive(rtol, "rtol"), width)(items)
+    column_maker(index.state, request)(items)
     seconds = (time.perf_counter() - start) * index.n / width
     return Estimate(seconds, index.n * keep * (4 + np.dtype(index.dtype).itemsize))
 
@@ -140,12 +151,14 @@ def predicted_bytes(
     cells: float = 20.0,
     batch: int = 128,
     k: int = 100,
+    threads: int = 1,
     dtype: str = "float32",
 ) -> dict[str, int]:
     """Memory that an index of n items will take, part by part, and what making and asking it take.
 
     ``build`` is the peak of ``build_index`` beside the caller's descriptors, ``search`` that of a
-    batch beside the index; the other parts are what is kept.
+    batch beside the index, and ``local`` what a local search takes in its place on a CPU with the
+    native core, most of it kept for the next; the other parts are the index.
 
     Parameters
     ----------
@@ -166,6 +179,8 @@ def predicted_bytes(
         Queries solved side by side.
     k
         Results for each of them.
+    threads
+        Threads that search locally.
 
     Notes
     -----
@@ -190,6 +205,7 @@ def predicted_bytes(
     groups = check_count(groups, "groups", low=0, high=_MOST)
     batch = check_count(batch, "batch", low=0, high=_MOST)
     k = min(check_count(k, "k", low=0, high=_MOST), count)
+    threads = check_count(threads, "threads", high=_MOST)
     for name, number in (("entries", entries), ("coupled", coupled), ("cells", cells)):
         if not 0 <= check_number(number, name) <= _MOST:
             raise ValueError(f"{name} must lie in [0, 2**48]; got {number}.")
@@ -206,7 +222,16 @@ def predicted_bytes(
         "basis": round(basis),
         "build": build_bytes(count, dimensions, neighbors or round(2 * entries), dtype),
         "search": batch * (query_bytes(count, dtype) + BYTES_PER_LISTED * k),
+        "local": _local_bytes(count, groups, threads, value) + batch * BYTES_PER_LISTED * k,
     }
+
+
+def _local_bytes(n: int, groups: int, threads: int, value: int) -> int:
+    """The slowed walk and the roots, and the memory of each thread at the first of its sizes."""
+    room = min(ROOMS[0], most_room(n))
+    entries = _LOCAL_ENTRIES * (4 + value)
+    thread = 4 * n + room * (_LOCAL_NUMBERS * value + entries + 25) + 8 + 2 * groups * value
+    return groups**2 * value + n * value + threads * thread
 
 
 def plan(
@@ -221,7 +246,7 @@ def plan(
     progress: Progress | None = None,
     backend: str | Backend = "auto",
 ) -> Plan:
-    """The cheapest basis, rank and number of steps that rank as the exact solution does.
+    """The cheapest method, basis, rank and number of steps that rank as the exact solution does.
 
     Parameters
     ----------
@@ -267,13 +292,15 @@ def plan(
     sample = _Sample(items, _exact(bare, items, k), k)
     ways = list(_ways(index, eigenvectors))
     candidates = []
-    for number, (basis, rank) in enumerate(ways):
+    for number, way in enumerate(ways):
         if progress:
             progress("plan", number, len(ways))
         start = time.perf_counter()
-        tried = with_basis(bare, basis, rank=rank, seed=seed)
+        tried = with_basis(bare, way.basis, rank=way.rank, seed=seed)
+        if way.method == _LOCAL:
+            tried.state.local_problem(tried.alpha)
         seconds = time.perf_counter() - start
-        candidates.append(_measured(tried, basis, seconds, sample, target))
+        candidates.append(_measured(tried, way, seconds, sample, target))
     if progress:
         progress("plan", len(ways), len(ways))
     fitting = [
@@ -294,41 +321,62 @@ class _Sample:
     k: int
 
 
-def _ways(index: DiffusionIndex, eigenvectors: Sequence[int]) -> Iterator[tuple[str, int | None]]:
-    yield "none", None
+@dataclass(frozen=True, slots=True)
+class _Way:
+    """What is tried: a basis of a rank, None for its default, and a method."""
+
+    basis: str
+    rank: int | None
+    method: str = "hybrid"
+
+
+def _ways(index: DiffusionIndex, eigenvectors: Sequence[int]) -> Iterator[_Way]:
+    yield _Way("none", None)
     for items in _ITEMS_PER_GROUP:
         if index.n // items >= 2:
-            yield "aggregate", index.n // items
+            yield _Way("aggregate", index.n // items)
     component = largest_component(index.state.graph).size
     for rank in eigenvectors:
-        yield "eigen", min(check_count(rank, "eigenvectors"), component)
+        yield _Way("eigen", min(check_count(rank, "eigenvectors"), component))
+    if index.n // _ITEMS_PER_GROUP[-1] >= 2:
+        yield _Way("aggregate", None, _LOCAL)
 
 
 def _measured(
-    index: DiffusionIndex, basis: str, build_seconds: float, sample: _Sample, target: float
+    index: DiffusionIndex, way: _Way, build_seconds: float, sample: _Sample, target: float
 ) -> Candidate:
-    """The fewest steps that reach the target, or the most that were tried."""
-    for steps in _STEPS:
-        ranking = _ranked(index, sample, steps)
+    """The fewest steps that reach the target, or the most that were tried; of local, its own."""
+    tried: Sequence[int | None] = (None,) if way.method == _LOCAL else _STEPS
+    for steps in tried:
+        ranking = _ranked(index, sample, way.method, steps)
         reached = agreement(ranking.ids, sample.exact)
         if reached >= target:
             break
     # Timed apart, warm.
-    ranking = _ranked(index, sample, steps)
+    ranking = _ranked(index, sample, way.method, steps)
     seconds = ranking.report.seconds["solve"] + ranking.report.seconds["rank"]
     return Candidate(
-        basis=basis,
+        basis=way.basis,
         rank=0 if index.state.basis is None else index.state.basis.rank,
-        steps=steps,
+        steps=ranking.report.steps if steps is None else steps,
         agreement=reached,
         milliseconds=1e3 * seconds / sample.items.size,
-        bytes=index.memory["basis"],
+        bytes=index.memory["basis"] + (_kept_bytes(index) if way.method == _LOCAL else 0),
         build_seconds=build_seconds,
+        method=way.method,
     )
 
 
-def _ranked(index: DiffusionIndex, sample: _Sample, steps: int) -> Ranking:
-    return index.search_items(sample.items, k=sample.k, method="hybrid", steps=steps)
+def _kept_bytes(index: DiffusionIndex) -> int:
+    """What a local search keeps beside the basis: the slowed walk on the groups, and roots."""
+    problem = index.state.local_problem(index.alpha)
+    together, alone = problem.inverse.together, problem.inverse.alone
+    walk = array_bytes(alone) + (0 if together is None else array_bytes(together))
+    return walk + array_bytes(problem.roots)
+
+
+def _ranked(index: DiffusionIndex, sample: _Sample, method: str, steps: int | None) -> Ranking:
+    return index.search_items(sample.items, k=sample.k, method=method, steps=steps)
 
 
 def _exact(index: DiffusionIndex, items: HostArray, k: int) -> HostArray:

@@ -37,9 +37,12 @@ from hybrid_gpu.index.search import batch_width, search_own_items
 from hybrid_gpu.progress import Progress
 from hybrid_gpu.ranking.asking import requested
 from hybrid_gpu.ranking.columns import Columns
+from hybrid_gpu.ranking.request import Request
 from hybrid_gpu.ranking.state import IndexState
 from hybrid_gpu.validation import check_count, check_positive
 
+# The residual of columns that are solved whole: several of them are added up for a query.
+_RESIDUAL = 1e-3
 _FORMAT, _STATE = "hybrid-gpu columns", "progress.json"
 
 
@@ -47,7 +50,7 @@ def precomputed_columns(
     state: IndexState,
     *,
     keep: int,
-    rtol: float,
+    rtol: float | None,
     folder: str | os.PathLike[str] | None,
     batch: int | None,
     progress: Progress | None,
@@ -55,13 +58,13 @@ def precomputed_columns(
     """The best ``keep`` entries of every item's column; see ``DiffusionIndex.precompute``."""
     n = state.n
     keep = check_count(keep, "keep", high=n)
-    rtol = check_positive(rtol, "rtol")
     width = batch_width(state, batch, n)
     order = state.backend.to_numpy(state.numbering.order)
-    columns_of = column_maker(state, keep, rtol, width)
+    request = column_request(state, keep, rtol, width)
+    columns_of = column_maker(state, request)
     # Once: with a relative path, a change of the working directory would lead elsewhere.
     place = None if folder is None else Path(folder).absolute()
-    with _opened(state, keep, rtol, place) as store:
+    with _opened(state, request, place) as store:
         for start in range(store.done, n, width):
             if progress:
                 progress("precompute", start, n)
@@ -88,14 +91,26 @@ def remove_columns(folder: str | os.PathLike[str]) -> None:
         own.dissolve(keep_folder=not ours)
 
 
+def column_request(state: IndexState, keep: int, rtol: float | None, width: int) -> Request:
+    """What is asked for the columns of some items: a residual, or, without one, what suits.
+
+    That is a local search where one for so many items would be, and a residual elsewhere.
+    """
+    if rtol is None:
+        request = requested(state, k=keep, batch=width, fill=False)
+        if request.method.rank is not None:
+            return request
+        rtol = _RESIDUAL
+    return requested(state, k=keep, rtol=check_positive(rtol, "rtol"), batch=width, fill=False)
+
+
 def column_maker(
-    state: IndexState, keep: int, rtol: float, width: int
+    state: IndexState, request: Request
 ) -> Callable[[HostArray], tuple[HostArray, HostArray]]:
     """What gives the best entries of the columns of some items: places and scores, (m, keep).
 
     Places are -1 where diffusion reaches no more.
     """
-    request = requested(state, k=keep, rtol=rtol, batch=width, fill=False)
     places = state.backend.to_numpy(state.numbering.places)
 
     def columns_of(items: HostArray) -> tuple[HostArray, HostArray]:
@@ -126,8 +141,9 @@ class _Store(Protocol):
 
 
 @contextmanager
-def _opened(state: IndexState, keep: int, rtol: float, folder: Path | None) -> Iterator[_Store]:
+def _opened(state: IndexState, request: Request, folder: Path | None) -> Iterator[_Store]:
     """Where rows are put: in memory, or in a folder that is owned until the work is done."""
+    keep, stop = request.k, request.stop
     shape, dtypes = (state.n, keep), (np.dtype(np.int32), np.dtype(state.dtype))
     if folder is None:
         yield _Memory(np.empty(shape, dtypes[0]), np.empty(shape, dtypes[1]))
@@ -136,7 +152,8 @@ def _opened(state: IndexState, keep: int, rtol: float, folder: Path | None) -> I
         "format": _FORMAT,
         "n": state.n,
         "keep": keep,
-        "rtol": rtol,
+        # No residual stands for columns that were searched locally.
+        "rtol": stop.tolerance if stop.insists else None,
         "alpha": state.alpha,
         "dtype": state.dtype,
         "graph": graph_checksum(state),

@@ -207,6 +207,13 @@ def _operations(dtype: str, n: int) -> Iterator[tuple[str, Callable[[Backend], l
             b.top_k(b.asarray(dense[64]).T, 100, numbering_of(order, b)), "scores", "ids"
         ),
     )
+    rows = dense[64]
+
+    def largest_products(b: Backend) -> list[Any]:
+        given = b.asarray(rows)
+        return _fields(b.largest_products(given, given, 9), "scores", "ids")
+
+    yield "largest_products", largest_products
     yield "place", lambda b: [b.place(b.asarray(ids[:64]), b.asarray(similarities[:64]), n)]
     yield (
         "mutual_edges",

@@ -51,14 +51,15 @@ def requested(
     if alpha is not None or filter is not None:
         chosen_filter = _chosen_filter(alpha, filter)
     check_alpha_resolved(chosen_filter, state.dtype)
+    k = min(check_count(k, "k"), state.n)
     stop = check_stopping(
-        chosen_filter, steps=steps, rtol=rtol, accuracy=accuracy, default=chosen.steps
+        chosen_filter, steps=steps, rtol=rtol, accuracy=accuracy, default=chosen.steps, best=k
     )
     size = min(_DEFAULT_SHORTLIST, state.n)
     if shortlist is not None:
         size = check_count(shortlist, "shortlist", high=state.n)
     request = Request(
-        k=min(check_count(k, "k"), state.n),
+        k=k,
         method=chosen,
         filter=chosen_filter,
         stop=stop,

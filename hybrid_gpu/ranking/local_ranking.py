@@ -14,7 +14,7 @@ from hybrid_gpu.backends.local_records import LocalAnswer
 from hybrid_gpu.backends.protocol import TopK
 from hybrid_gpu.diffusion.diffuse import diffused
 from hybrid_gpu.diffusion.local import ROOMS, effort_for, most_room
-from hybrid_gpu.diffusion.solution import RANKING, Solution
+from hybrid_gpu.diffusion.solution import Solution
 from hybrid_gpu.ranking.first_stage import FirstStage
 from hybrid_gpu.ranking.request import Request
 from hybrid_gpu.ranking.state import IndexState
@@ -30,7 +30,7 @@ def worth_local(state: IndexState, request: Request) -> bool:
     return (
         state.local
         and request.k <= min(state.n // _PART_OF_ITEMS, _MOST_RANKED)
-        and request.stop == RANKING
+        and request.stop.at_ranking
         and request.filter.resolvent is not None
         and not request.degree_correction
     )
@@ -49,7 +49,7 @@ def check_local(state: IndexState, request: Request) -> None:
             "method 'local' visits the items with the best scores, not those with the best ones "
             "after a correction. Leave degree_correction out, or use method='hybrid'."
         )
-    if request.stop != RANKING:
+    if not request.stop.at_ranking:
         raise ValueError(
             "method 'local' stops when the ranking is right, and takes neither steps nor rtol nor "
             "another accuracy than 'ranking'. Leave them out, or use method='hybrid'."

@@ -66,7 +66,8 @@ class Report:
         Relative residual of each query's linear system; None for methods that solve none.
     accuracy : float or None
         The relative residual that was asked for; None where a number of steps was. Queries that
-        missed it are those with ``residuals > accuracy``.
+        missed it are those with ``residuals > accuracy``. To tell their best items apart, queries
+        may have gone further.
     truncation : float or None
         Bound on the error of a filter's expansion; None where none was used, or none is known.
     seconds : mapping of str to float

@@ -10,6 +10,9 @@
 #define HG_TOGETHER 16
 /* Rows of them that are passed over at once if nothing in them is large enough. */
 #define HG_ROWS 8
+/* Entries side by side that are passed over at once, and columns that are gone through together. */
+#define HG_LOOK 32
+#define HG_WIDE 512
 
 #define REAL float
 #define REAL_NAME f32

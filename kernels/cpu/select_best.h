@@ -17,6 +17,8 @@ HG_INLINE int BEST(hg_behind)(const int64_t *order, REAL value, int64_t place, R
                               int64_t other_place) {
     const REAL one = BEST(hg_key)(value), two = BEST(hg_key)(other);
     if (one != two) return one < two;
+    /* A place of -1 is one that no entry has taken yet. */
+    if (place < 0 || other_place < 0) return place < other_place;
     return order ? order[place] > order[other_place] : place > other_place;
 }
 
@@ -59,6 +61,82 @@ HG_INLINE int BEST(hg_any_reaches)(const REAL *values, int64_t stride, const REA
     }
     for (int64_t c = 0; c < HG_TOGETHER; c++) any |= reach[c];
     return any;
+}
+
+/* Take an entry into a heap if it belongs there; the limit below which none does. */
+HG_INLINE REAL BEST(hg_taken)(BEST(hg_heap) heap, REAL value, int64_t place) {
+    if (BEST(hg_behind)(heap.order, heap.values[0], heap.places[0], value, place))
+        BEST(hg_sift)(heap, 0, heap.k, value, place);
+    return BEST(hg_key)(heap.values[0]);
+}
+
+/* Whether any of HG_LOOK entries is not below its limit, as NaN is not. */
+HG_INLINE int BEST(hg_reaches)(const REAL *values, const REAL *limits) {
+    int32_t any = 0;
+    for (int64_t c = 0; c < HG_LOOK; c++) any |= !(values[c] < limits[c]);
+    return any;
+}
+
+/* More entries of one line, whose first has the place `first`. */
+static void BEST(hg_more_of_line)(BEST(hg_heap) heap, int64_t n, const REAL *scores,
+                                  int64_t first) {
+    REAL limits[HG_LOOK];
+    for (int64_t c = 0; c < HG_LOOK; c++) limits[c] = BEST(hg_key)(heap.values[0]);
+    for (int64_t i = 0; i < n; i += HG_LOOK) {
+        const int64_t stop = n - i < HG_LOOK ? n : i + HG_LOOK;
+        if (stop - i == HG_LOOK && !BEST(hg_reaches)(scores + i, limits)) continue;
+        REAL limit = limits[0];
+        for (int64_t j = i; j < stop; j++)
+            if (!(scores[j] < limit)) limit = BEST(hg_taken)(heap, scores[j], first + j);
+        for (int64_t c = 0; c < HG_LOOK; c++) limits[c] = limit;
+    }
+}
+
+/* More entries of up to HG_WIDE columns, in the order in which they lie in memory. */
+static void BEST(hg_more_of_columns)(BEST(hg_heap) heap, int64_t n, int64_t width, int64_t stride,
+                                     const REAL *scores, int64_t first) {
+    const int64_t k = heap.k;
+    REAL limits[HG_WIDE];
+    for (int64_t c = 0; c < width; c++) limits[c] = BEST(hg_key)(heap.values[c * k]);
+    for (int64_t i = 0; i < n; i++) {
+        const REAL *row = scores + i * stride;
+        for (int64_t start = 0; start < width; start += HG_LOOK) {
+            const int64_t stop = width - start < HG_LOOK ? width : start + HG_LOOK;
+            if (stop - start == HG_LOOK && !BEST(hg_reaches)(row + start, limits + start)) continue;
+            for (int64_t c = start; c < stop; c++) {
+                if (row[c] < limits[c]) continue;
+                const BEST(hg_heap) own = {heap.values + c * k, heap.places + c * k, k, heap.order};
+                limits[c] = BEST(hg_taken)(own, row[c], first + i);
+            }
+        }
+    }
+}
+
+/* More entries for heaps of k: of `rows` lines of `columns` entries, `stride` numbers apart, whose
+ * places begin at `first`; or, `across` them, of the columns, for each of which there is a heap
+ * then. `values` and `places` are the heaps', of -infinity and -1 before their first entries. */
+HG_EXPORT void BEST(hg_top_k_more)(int64_t rows, int64_t columns, int64_t stride, int64_t across,
+                                   const REAL *scores, const int64_t *order, int64_t first,
+                                   int64_t k, REAL *values, int64_t *places) {
+    if (!across) {
+        for (int64_t row = 0; row < rows; row++) {
+            const BEST(hg_heap) heap = {values + row * k, places + row * k, k, order};
+            BEST(hg_more_of_line)(heap, columns, scores + row * stride, first);
+        }
+        return;
+    }
+    for (int64_t c = 0; c < columns; c += HG_WIDE) {
+        const int64_t width = columns - c < HG_WIDE ? columns - c : HG_WIDE;
+        const BEST(hg_heap) heap = {values + c * k, places + c * k, k, order};
+        BEST(hg_more_of_columns)(heap, rows, width, stride, scores + c, first);
+    }
+}
+
+/* The entries of `count` heaps of k, best first. */
+HG_EXPORT void BEST(hg_top_k_sorted)(int64_t count, const int64_t *order, int64_t k, REAL *values,
+                                     int64_t *places) {
+    for (int64_t c = 0; c < count; c++)
+        BEST(hg_unwind)((BEST(hg_heap)){values + c * k, places + c * k, k, order});
 }
 
 /* The best k of n entries for each of `width` <= HG_TOGETHER columns that lie side by side, with

@@ -13,7 +13,7 @@ import scipy.sparse as sparse
 import scipy.sparse.csgraph
 
 import hybrid_gpu as hg
-from hybrid_gpu.backends import native, native_graph, native_steps, threads
+from hybrid_gpu.backends import native, native_graph, native_products, native_steps, threads
 from hybrid_gpu.backends.generic import GenericBackend
 from hybrid_gpu.backends.native_backend import NativeBackend, host_backend
 from hybrid_gpu.backends.native_groups import NativeEdgeLoops
@@ -330,6 +330,53 @@ def test_nan_is_among_the_best(backend, place, by_columns):
     assert np.isnan(best.scores[:, 0]).all()
     assert (best.ids[:, 0] == place).all()
     assert not np.isnan(best.scores[:, 1:]).any()
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize(
+    ("n", "block", "k"), [(64, 32, 4), (135, 33, 3), (190, 40, 11), (1290, 600, 51), (2077, 512, 9)]
+)
+def test_largest_products_are_the_generic_ones(backend, monkeypatch, dtype, n, block, k):
+    monkeypatch.setattr(native_products, "_BLOCK", block)
+    monkeypatch.setattr(native_products, "_LEAST_BLOCKS", 1)
+    rng = np.random.default_rng(n + k)
+    # Small integers: their products are exact, and many of them are equal.
+    rows = rng.integers(-2, 3, (n, 6)).astype(dtype)
+    assert native_products.suits(rows, k)
+    told = []
+    for numbering in (None, numbering_of(rng.permutation(n), Generic())):
+        expected = Generic().top_k(rows @ rows.T, k, numbering)
+        found = backend.largest_products(rows, rows, k, numbering, told.append)
+        assert (found.ids.dtype, found.scores.dtype) == (np.int64, rows.dtype)
+        assert np.array_equal(found.ids, expected.ids)
+        assert np.array_equal(found.scores, expected.scores)
+        # Other rows, if only by their address: not by halves.
+        again = backend.largest_products(rows[5:], rows, k, numbering)
+        assert np.array_equal(again.ids, expected.ids[5:])
+    assert told[0] == 0
+    assert max(told) < n
+
+
+def test_products_that_are_no_number_come_first(backend, monkeypatch):
+    monkeypatch.setattr(native_products, "_BLOCK", 16)
+    monkeypatch.setattr(native_products, "_LEAST_BLOCKS", 1)
+    rows = np.random.default_rng(17).standard_normal((80, 4))
+    rows[[7, 60]] = np.nan
+    best = backend.largest_products(rows, rows, 5)
+    assert best.ids[:7, :2].tolist() == [[7, 60]] * 7
+    assert np.isnan(best.scores[:7, :2]).all()
+    assert not np.isnan(best.scores[:7, 2:]).any()
+    assert np.isnan(best.scores[[7, 60]]).all()
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 8, 11])
+def test_every_pair_of_blocks_meets_once_and_none_is_twice_in_a_round(count):
+    rounds = list(native_products._rounds(count))
+    pairs = [tuple(sorted(pair)) for pairs in rounds for pair in pairs]
+    assert sorted(pairs) == [(one, other) for one in range(count) for other in range(one, count)]
+    for pairs in rounds[1:]:
+        blocks = [block for pair in pairs for block in pair]
+        assert len(set(blocks)) == len(blocks)
 
 
 def level_of(rng, nodes, edges, weights):

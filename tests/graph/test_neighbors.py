@@ -30,6 +30,29 @@ def test_exact_neighbors_are_those_of_a_full_sort(backend, rng, dtype, tolerance
     assert all(len(set(line)) == 7 for line in ids.tolist())
 
 
+def test_neighbors_of_many_items_are_those_of_a_full_sort(backend, rng):
+    vectors = clustered_vectors(rng, n=2300, d=5, clusters=40)
+    vectors[40:200] = vectors[20]  # more equal items than there are places
+    found = hg.nearest_neighbors(vectors, k=30, knn="exact", dtype="float64", backend=backend)
+    similarity = cosines(vectors, vectors)
+    np.fill_diagonal(similarity, -np.inf)
+    ids = backend.to_numpy(found.ids)
+    assert not np.any(ids == np.arange(2300)[:, None])
+    assert all(len(set(line)) == 30 for line in ids.tolist())
+    best = -np.sort(-similarity, axis=1)[:, :30]
+    np.testing.assert_allclose(backend.to_numpy(found.similarities), best, atol=1e-12)
+    np.testing.assert_allclose(np.take_along_axis(similarity, ids, axis=1), best, atol=1e-12)
+
+
+def test_ties_go_to_the_lower_id_without_the_item_itself(backend):
+    vectors = np.tile(np.eye(7), (330, 1))
+    found = hg.nearest_neighbors(vectors, k=3, knn="exact", backend=backend)
+    ids = backend.to_numpy(found.ids)
+    for item in (0, 6, 8, 14, 1000, 2309):
+        alike = [other for other in range(item % 7, 2310, 7) if other != item]
+        assert ids[item].tolist() == alike[:3]
+
+
 def test_queries_outside_the_database(backend, rng, dtype, tolerance):
     vectors, queries = clustered_vectors(rng, n=50), clustered_vectors(rng, n=9)
     found = hg.nearest_neighbors(vectors, queries, k=50, knn="exact", dtype=dtype, backend=backend)

@@ -7,6 +7,8 @@ import pytest
 from conftest import clustered_vectors, path, two_cliques
 
 import hybrid_gpu as hg
+from hybrid_gpu.backends.native_local import Memories
+from hybrid_gpu.diffusion.local import ROOMS, most_room
 
 
 @pytest.fixture
@@ -31,6 +33,53 @@ def test_what_was_planned_holds_for_an_index_built_so(index):
     ranking = built.search_items(sample, k=20, steps=best.steps)
     exact = index.search_items(sample, k=20, method="temporal", rtol=1e-4)
     assert hg.evaluation.agreement(ranking.ids, exact.ids) > 0.85
+
+
+def test_local_is_measured_beside_the_rest(index):
+    plan = hg.plan(index, target=0.95, k=20, queries=16, eigenvectors=(), seed=71)
+    (local,) = (one for one in plan.candidates if one.method == "local")
+    assert local.basis == "aggregate"
+    built = hg.with_basis(index, "aggregate", seed=71)
+    assert local.rank == built.basis.rank
+    # The same items, by a solve that has nothing to do with the plan's.
+    items = np.random.default_rng(71).choice(300, 16, replace=False)
+    found = built.search_items(items, k=20, method="local")
+    exact = index.search_items(items, k=20, method="temporal", rtol=1e-4)
+    assert local.agreement == pytest.approx(hg.evaluation.agreement(found.ids, exact.ids), abs=0.01)
+    assert local.agreement > 0.98
+    assert local.steps == found.report.steps
+    # Its walk and the roots of degrees come on top of the basis.
+    groups = built.basis.coupling.shape[0]
+    assert local.bytes >= built.memory["basis"] + 4 * groups**2 + 4 * 300
+    assert local.bytes <= built.memory["basis"] + 4 * (groups**2 + built.basis.rank) + 4 * 300
+    assert local.milliseconds > 0
+
+
+def test_local_can_be_the_best(index, monkeypatch):
+    module = sys.modules["hybrid_gpu.index.plan"]
+    ranked = module._ranked
+
+    def timed(index, sample, method, steps):
+        ranking = ranked(index, sample, method, steps)
+        seconds = {"observe": 0.0, "solve": 1.0 if method == "local" else 2.0, "rank": 0.0}
+        return replace(ranking, report=replace(ranking.report, seconds=seconds))
+
+    monkeypatch.setattr(module, "_ranked", timed)
+    plan = hg.plan(index, target=0.95, k=20, queries=16, eigenvectors=())
+    assert plan.best.method == "local"
+    assert repr(plan).splitlines()[len(plan.candidates)].startswith("* local ")
+
+
+@pytest.mark.parametrize("n", [300, 70_000])
+def test_predicted_bytes_of_local_are_those_of_a_thread(n, dtype):
+    _, _, arrays = Memories().take(n, 50, min(ROOMS[0], most_room(n)), dtype)
+    one, two = (
+        hg.predicted_bytes(n, groups=50, threads=threads, dtype=dtype)["local"]
+        for threads in (1, 2)
+    )
+    assert two - one == sum(array.nbytes for array in arrays)
+    value = np.dtype(dtype).itemsize
+    assert 2 * one - two == (2500 + n) * value + 128 * 120 * 100
 
 
 def test_memory_limits_the_choice(index):
@@ -65,7 +114,8 @@ def test_a_graph_alone_can_be_planned_for(backend):
     assert plan.best is not None
     # Two groups and five (two may grow into one); a 64th of 80 items is not worth a try.
     tried = [(one.basis, one.rank) for one in plan.candidates]
-    assert tried == [("none", 0), ("aggregate", 1), ("aggregate", 5), ("eigen", 80)]
+    assert tried[:4] == [("none", 0), ("aggregate", 1), ("aggregate", 5), ("eigen", 80)]
+    assert [one.method for one in plan.candidates] == ["hybrid"] * 4 + ["local"]
     assert all(0 <= one.build_seconds < elapsed for one in plan.candidates)
 
 

@@ -5,13 +5,16 @@ import shutil
 
 import numpy as np
 import pytest
-from conftest import clustered_vectors
+from conftest import changed, clustered_vectors, dense
 
 import hybrid_gpu as hg
+from hybrid_gpu import evaluation
 from hybrid_gpu.files import writing
 from hybrid_gpu.files.folder_lock import LOCK
 from hybrid_gpu.index import precompute as module
 from hybrid_gpu.index.precompute import remove_columns
+from hybrid_gpu.ranking import local_ranking
+from hybrid_gpu.ranking import state as states
 
 
 @pytest.fixture
@@ -369,3 +372,77 @@ def test_columns_of_the_version_before_are_not_gone_on_with(plain, half_done):
     path.write_text(json.dumps(state))
     with pytest.raises(hg.IndexFileError, match="another index or with other settings"):
         plain.precompute(keep=9, folder=half_done)
+
+
+@pytest.fixture
+def local(backend, monkeypatch):
+    """An index that is searched locally, whatever its size and backend."""
+    monkeypatch.setattr(states, "_ITEMS_WORTH", 1)
+    monkeypatch.setattr(local_ranking, "_PART_OF_ITEMS", 10)
+    monkeypatch.setattr(type(backend), "searches_locally", True)
+    vectors = clustered_vectors(np.random.default_rng(59), n=400, clusters=10)
+    return hg.build_index(vectors, neighbors=8, alpha=0.9, backend=backend)
+
+
+def dense_columns(index):
+    system = np.eye(index.n) - 0.9 * dense(index.state.backend, index.graph.adjacency)
+    return 0.1 * np.linalg.inv(system)
+
+
+def test_columns_are_searched_locally_by_the_rule_of_auto(local):
+    def rtol(index, **options):
+        request = module.column_request(index.state, options.pop("keep", 40), width=8, **options)
+        return request.method.name, request.stop.tolerance if request.stop.insists else None
+
+    assert rtol(local, rtol=None) == ("local", None)
+    assert rtol(local, rtol=None, keep=41) == ("hybrid", 1e-3)  # more than a tenth of all items
+    assert rtol(local, rtol=1e-4) == ("hybrid", 1e-4)
+    assert rtol(changed(local, basis=None), rtol=None) == ("hybrid", 1e-3)
+
+
+@pytest.mark.parametrize("rooms", [None, (8, 16)], ids=["settled", "left to hybrid"])
+def test_local_columns_are_those_of_a_dense_solve(backend, local, monkeypatch, rooms):
+    if rooms is not None:
+        monkeypatch.setattr(local_ranking, "ROOMS", rooms)
+    stored = local.precompute(keep=30)
+    exact = dense_columns(local)
+    ids, scores = (backend.to_numpy(part) for part in (stored.columns.ids, stored.columns.scores))
+    own = np.where(ids < 0, 0, np.take_along_axis(exact, np.maximum(ids, 0), axis=1))
+    scale = exact.max(axis=1, keepdims=True)
+    assert np.max(np.abs(scores - own) / scale) < 0.05
+    best = -np.sort(-exact, axis=1)[:, :30]
+    assert np.max(np.abs(-np.sort(-own, axis=1) - best) / scale) < 2e-3
+
+
+def test_queries_rank_by_local_columns_as_by_a_solve(local):
+    queries = clustered_vectors(np.random.default_rng(59), n=400, clusters=10)[::9] + 0.05
+    stored = local.precompute(keep=40)
+    found = stored.search(queries, k=10, method="precomputed")
+    exact = local.search(queries, k=10, method="hybrid", accuracy=1e-6)
+    whole = local.precompute(keep=40, rtol=1e-5).search(queries, k=10, method="precomputed")
+    right, possible = (evaluation.agreement(ranking.ids, exact.ids) for ranking in (found, whole))
+    assert right > possible - 0.01
+
+
+def test_interrupted_local_work_gives_the_same_bits(backend, local, tmp_path, monkeypatch):
+    # Little room: some columns settle in it, and the others are solved whole.
+    monkeypatch.setattr(local_ranking, "ROOMS", (48,))
+    settled = local.search_items(np.arange(400), k=20).report.local.settled
+    assert 0 < np.mean(settled) < 1
+
+    def interrupt(stage, done, total):
+        if done >= 200:
+            raise KeyboardInterrupt
+
+    folder = tmp_path / "columns"
+    with pytest.raises(KeyboardInterrupt):
+        local.precompute(keep=20, folder=folder, batch=50, progress=interrupt)
+    written = json.loads((folder / "progress.json").read_text())
+    assert (written["done"], written["rtol"]) == (200, None)
+    with pytest.raises(hg.IndexFileError, match="other settings"):
+        local.precompute(keep=20, rtol=1e-3, folder=folder, batch=50)
+    resumed = local.precompute(keep=20, folder=folder, batch=50).columns
+    whole = local.precompute(keep=20, batch=50).columns
+    for part in ("ids", "scores"):
+        one, other = (backend.to_numpy(getattr(columns, part)) for columns in (resumed, whole))
+        np.testing.assert_array_equal(one, other)

@@ -24,6 +24,7 @@ from hybrid_gpu.ranking.methods import METHODS
 
 # For sums of a few hundred terms; the two sides add them in different orders.
 TOLERANCE = {"float32": 2e-5, "float64": 1e-11}
+RUNS = 3  # the fastest counts
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +90,7 @@ def _timed(run: Callable[[Backend], list[Any]], backend: Backend) -> tuple[list[
     """The arrays that a function computes on a backend, and the milliseconds of its fastest run."""
     fastest = float("inf")
     values: list[Any] = []
-    for _ in range(3):
+    for _ in range(RUNS):
         start = time.perf_counter()
         values = run(backend)
         backend.synchronize()

@@ -343,20 +343,22 @@ def test_two_devices_are_never_mixed(gpu, standin):
     assert done.stdout == "two devices\n", done.stderr
 
 
-def test_selfcheck_finds_agreement(gpu):
-    from hybrid_gpu.lab.selfcheck import selfcheck
+def test_selfcheck_finds_agreement(gpu, monkeypatch):
+    from hybrid_gpu.lab import selfcheck
 
-    checks = selfcheck(gpu, size=300)
+    monkeypatch.setattr(selfcheck, "RUNS", 1)
+    checks = selfcheck.selfcheck(gpu, size=300)
     assert [one for one in checks if not one.agrees] == []
 
 
 def test_selfcheck_finds_a_disagreement(gpu, monkeypatch):
-    from hybrid_gpu.lab.selfcheck import selfcheck
+    from hybrid_gpu.lab import selfcheck
 
+    monkeypatch.setattr(selfcheck, "RUNS", 1)
     real = type(gpu).cg_direction
     monkeypatch.setattr(
         type(gpu), "cg_direction", lambda self, r, p, ratio: real(self, r, p, ratio * 1.01)
     )
-    failed = {one.operation for one in selfcheck(gpu, size=300) if not one.agrees}
+    failed = {one.operation for one in selfcheck.selfcheck(gpu, size=130) if not one.agrees}
     assert "cg_direction" in failed
     assert "spmm, 64 columns" not in failed

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ctypes
 import mmap
+from contextlib import contextmanager
 
 import numpy as np
 import pytest
@@ -24,6 +25,17 @@ def kernel(gpu, standin):
     from hybrid_gpu.backends import cuda
 
     return cuda._kernel
+
+
+@contextmanager
+def only_block(standin, number):
+    """One block of what is launched, and of nothing else: streams may run late."""
+    import cupy
+
+    cupy.cuda.Device().synchronize()
+    with standin.only_block(number):
+        yield
+        cupy.cuda.Device().synchronize()
 
 
 def large(shape, dtype):
@@ -58,7 +70,7 @@ def test_laplacian_step(kernel, standin):
     made[N - 1] = 99
     arguments = (np.int64(N), np.int32(M), np.float32(0.5), *one_entry(), direction, product)
     partial = cupy.zeros((1024, M), FLOAT64)
-    with standin.only_block(1023):
+    with only_block(standin, 1023):
         kernel("laplacian_step", "laplacian_step", FLOAT32, INT32)(
             (1024, 1), (128, 2), (*arguments, partial)
         )
@@ -79,7 +91,7 @@ def test_csr_spmm(kernel, standin, name, block, tile, subtract):
     seen[N - 2], made[N - 1] = np.arange(M), 7
     arguments = (np.int64(N), np.int32(M), np.int32(subtract), *one_entry(), dense, result)
     blocks = N // block[1]
-    with standin.only_block(blocks - 1):
+    with only_block(standin, blocks - 1):
         kernel("csr_spmm", name, FLOAT32, INT32)((blocks, M // tile), block, arguments)
     expected = 0.5 * np.arange(M)
     np.testing.assert_array_equal(made[N - 1], 7 - expected if subtract else expected)
@@ -117,7 +129,7 @@ def test_cg_update(kernel, standin):
     p[N - 1], q[N - 1], x[N - 1], r[N - 1] = 1, 2, 10, np.arange(M)
     step, partial = cupy.full(M, 3.0), cupy.zeros((1024, M), FLOAT64)
     arguments = (np.int64(N), np.int32(M), step, direction, product, solution, residual, partial)
-    with standin.only_block(1023):
+    with only_block(standin, 1023):
         kernel("cg_update", "cg_update", FLOAT32)((1024, 1), (128, 2), arguments)
     np.testing.assert_array_equal(x[N - 1], np.full(M, 13.0))
     np.testing.assert_array_equal(r[N - 1], np.arange(M) - 6.0)
@@ -131,7 +143,7 @@ def test_cg_direction(kernel, standin):
     r[N - 1], p[N - 1] = 1, np.arange(M)
     blocks = N // 2
     arguments = (np.int64(N), np.int32(M), cupy.full(M, 3.0), residual, direction)
-    with standin.only_block(blocks - 1):
+    with only_block(standin, blocks - 1):
         kernel("cg_direction", "cg_direction", FLOAT32)((blocks, 1), (128, 2), arguments)
     np.testing.assert_array_equal(p[N - 1], 1 + 3.0 * np.arange(M))
 
@@ -158,7 +170,7 @@ def test_top_k_writes_far_behind(kernel, standin):
     scores = cupy.arange(k, dtype=FLOAT32)
     # Every row is the same one: a stride of 0.
     arguments = (np.int32(k), np.int32(k), scores, np.int64(0), np.int64(1), None, best, ids)
-    with standin.only_block(rows - 1):
+    with only_block(standin, rows - 1):
         kernel("top_k", "top_k", FLOAT32)((rows,), (256,), arguments)
     np.testing.assert_array_equal(places[-1], np.arange(k)[::-1])
     np.testing.assert_array_equal(values[-1], np.arange(k)[::-1])
@@ -173,7 +185,7 @@ def test_mutual(kernel, standin):
     result, made = large((n, k), FLOAT32)
     lists[n - 1, 0], given[n - 1, 0] = n - 2, 0.5
     lists[n - 2, 63], given[n - 2, 63] = n - 1, 0.25
-    with standin.only_block(65_535):
+    with only_block(standin, 65_535):
         kernel("mutual", "mutual", FLOAT32)(
             (65_536,), (32, 8), (np.int64(n), np.int32(k), ids, similarities, result)
         )

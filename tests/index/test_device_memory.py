@@ -16,18 +16,37 @@ cupy = pytest.importorskip("cupy")
 
 
 @pytest.fixture
-def limited(standin, gpu):
-    """Gives a device some bytes more than are in use, in a block; CuPy's own pool as it is."""
+def gap(gpu):
+    """A part of a block of CuPy's pool that is free and stays there: the rest of it is in use."""
+    pool, size = cupy.get_default_memory_pool(), 1 << 17
+    gc.collect()
+    gpu.free_memory()
+    # Larger than any gap that other tests left, so that both have the same new block.
+    whole = pool.malloc(pool.free_bytes() + 2 * size)
+    rest = whole.mem.size - size
+    del whole
+    kept = pool.malloc(rest)
+    gpu.free_memory()
+    assert pool.free_bytes() >= size
+    yield
+    del kept
+
+
+@pytest.fixture
+def limited(standin, gpu, gap):
+    """Lets the current allocator have some bytes, in a block; CuPy's own pool, if none is set."""
+    pool = cupy.get_default_memory_pool()
 
     def more(count):
         gc.collect()
         gpu.free_memory()
-        # Gaps between arrays that are kept can be had as well.
-        gaps = cupy.get_default_memory_pool().free_bytes()
+        # Gaps can be had as well, by arrays that come from the pool they are in.
+        given = cupy.cuda.get_allocator()
+        gaps = pool.free_bytes() if getattr(given, "__self__", None) is pool else 0
         return standin.limited_memory(standin.bytes_in_use() + count - gaps)
 
     # With watched pools (STANDIN_LATE), CuPy's pool is not the one that arrays come from.
-    with cupy.cuda.using_allocator(cupy.get_default_memory_pool().malloc):
+    with cupy.cuda.using_allocator(pool.malloc):
         yield more
 
 
@@ -178,28 +197,43 @@ def test_memory_is_free_before_a_smaller_batch_is_tried(index, thin, monkeypatch
 # What is left, whoever gives it ------------------------------------------------------------------
 
 
+def leave_idle(pool):
+    """Leave a block in a pool that nobody uses; the bytes of it, more than in any gap."""
+    block = pool.malloc(pool.free_bytes() + (1 << 22))
+    return block.mem.size
+
+
 def test_only_the_pool_that_arrays_come_from_counts(gpu, limited):
     own, default = cupy.cuda.MemoryPool(), cupy.get_default_memory_pool()
+    with cupy.cuda.using_allocator(own.malloc), limited(1 << 24):
+        gaps = default.free_bytes()
+        idle = leave_idle(default)  # CuPy's pool is not asked
+        left = gpu.available_bytes()
+        assert left == (1 << 24) - idle
+        block = cupy.empty(1 << 20, dtype=cupy.uint8)
+        del block
+        assert gpu.available_bytes() == left
+        own.set_limit(size=1 << 21)
+        block = cupy.empty(1 << 20, dtype=cupy.uint8)
+        assert gpu.available_bytes() == 1 << 20
+        del block
+        gpu.free_memory()
+        assert (own.total_bytes(), default.free_bytes()) == (0, gaps)
+
+
+def test_gaps_between_arrays_count(gpu, limited):
+    pool = cupy.get_default_memory_pool()
     with limited(1 << 24):
-        block = default.malloc(1 << 22)
-        del block  # idle in CuPy's pool, which is not asked
-        with cupy.cuda.using_allocator(own.malloc):
-            left = gpu.available_bytes()
-            assert (1 << 23) < left <= (1 << 24) - (1 << 22)
-            block = cupy.empty(1 << 20, dtype=cupy.uint8)
-            del block
-            assert gpu.available_bytes() == left
-            own.set_limit(size=1 << 21)
-            block = cupy.empty(1 << 20, dtype=cupy.uint8)
-            assert gpu.available_bytes() == 1 << 20
-            del block
-            gpu.free_memory()
-            assert (own.total_bytes(), default.free_bytes()) == (0, 0)
+        assert gpu.available_bytes() == 1 << 24
+        used = pool.total_bytes()
+        block = cupy.empty(1 << 16, dtype=cupy.uint8)  # fits
+        assert gpu.available_bytes() == (1 << 24) - block.nbytes
+        assert pool.total_bytes() == used
 
 
 def test_the_limit_of_a_pool_of_cuda_counts(gpu, limited):
     pool = cupy.cuda.MemoryAsyncPool()
-    with limited(1 << 24), cupy.cuda.using_allocator(pool.malloc):
+    with cupy.cuda.using_allocator(pool.malloc), limited(1 << 24):
         try:
             block = cupy.empty(1 << 20, dtype=cupy.uint8)
             assert gpu.available_bytes() == (1 << 24) - (1 << 20) + pool.free_bytes()
@@ -213,11 +247,9 @@ def test_the_limit_of_a_pool_of_cuda_counts(gpu, limited):
 
 def test_memory_without_any_pool_is_that_of_the_device(gpu, limited):
     default = cupy.get_default_memory_pool()
-    with limited(1 << 24):
-        block = default.malloc(1 << 22)
-        del block
-        with cupy.cuda.using_allocator(lambda size: default.malloc(size)):
-            assert gpu.available_bytes() == (1 << 24) - (1 << 22)
+    with cupy.cuda.using_allocator(lambda size: default.malloc(size)), limited(1 << 24):
+        idle = leave_idle(default)
+        assert gpu.available_bytes() == (1 << 24) - idle
 
 
 def rmm_allocator(size):
@@ -269,7 +301,7 @@ def test_rmm_is_asked_for_what_it_counts(gpu, limited, monkeypatch, chain, left)
     # In the shape of RMM's Python classes, by their source: RMM itself needs a GPU.
     fake = SimpleNamespace(mr=SimpleNamespace(get_current_device_resource=lambda: chain))
     monkeypatch.setitem(__import__("sys").modules, "rmm", fake)
-    with limited(FREE), cupy.cuda.using_allocator(rmm_allocator):
+    with cupy.cuda.using_allocator(rmm_allocator), limited(FREE):
         assert gpu.available_bytes() == left
 
 

@@ -77,6 +77,34 @@ def test_shuffles_atomics_and_dynamic_shared_memory(order, sanitize):
     assert total[0] == values.sum()
 
 
+MEETINGS = """
+extern "C" __global__ void meetings(unsigned mask, int* turned, unsigned* votes, unsigned* sums) {
+    const int lane = threadIdx.x;
+    int value = lane;
+    for (int turn = 0; turn < 5; ++turn) value = __shfl_xor_sync(mask, value, 1) + turn;
+    turned[lane] = value;
+    votes[lane] = __ballot_sync(mask, lane % 3 == 0);
+    sums[lane] = __reduce_add_sync(mask, lane);  // the first lane ends before the others have read
+}
+"""
+
+
+@pytest.mark.parametrize("order", [0, 1, 7])
+@pytest.mark.parametrize("lanes", [32, 20])
+def test_a_lane_that_goes_on_takes_nothing_from_those_that_have_yet_to_read(order, lanes):
+    kernel, mask = Kernel(MEETINGS, "meetings"), np.uint32(0xFFFFFFFF)
+    # Lanes that a short warp lacks do not vote, whatever those of the launch before did.
+    for count in (32, lanes):
+        turned, votes, sums = np.zeros(count, "i4"), np.zeros(count, "u4"), np.zeros(count, "u4")
+        kernel.launch(1, count, (mask, turned, votes, sums), order=order)
+    expected = np.arange(lanes)
+    for turn in range(5):
+        expected = expected[np.arange(lanes) ^ 1] + turn
+    np.testing.assert_array_equal(turned, expected)
+    assert set(votes) == {sum(1 << lane for lane in range(0, lanes, 3))}
+    assert set(sums) == {lanes * (lanes - 1) // 2}
+
+
 def test_a_process_that_checked_bounds_ends_in_order():
     code = f"""
 import sys

@@ -69,8 +69,9 @@ void standin_barrier(const char* file, int line);
 int standin_barrier_count(const char* file, int line, int predicate);
 void standin_warp_sync(unsigned mask);
 uint64_t standin_warp_read(unsigned mask, uint64_t value, int source_lane);
-// The values of all 32 lanes; call standin_warp_sync once they have been read.
+// The values of all 32 lanes, until the next sync; and which of the mask had not ended.
 uint64_t* standin_warp_gather(unsigned mask, uint64_t value);
+unsigned standin_gathered_lanes();
 unsigned standin_active_lanes();
 int standin_lane();
 void* standin_dynamic_shared();

@@ -28,12 +28,11 @@ inline T read_lane(unsigned mask, T value, int source) {
 template <class Combine>
 inline unsigned reduce_lanes(unsigned mask, unsigned value, Combine combine) {
     uint64_t* values = standin_warp_gather(mask, value);
-    const unsigned present = mask & standin_active_lanes();
+    const unsigned present = standin_gathered_lanes();
     const int own = standin_lane();
     unsigned result = value;
     for (int lane = 0; lane < 32; lane++)
         if (lane != own && (present >> lane & 1)) result = combine(result, (unsigned)values[lane]);
-    standin_warp_sync(mask);
     return result;
 }
 
@@ -72,7 +71,6 @@ inline unsigned __ballot_sync(unsigned mask, int predicate) {
     unsigned result = 0;
     for (int lane = 0; lane < 32; lane++)
         if ((mask >> lane & 1) && votes[lane] == 2) result |= 1u << lane;
-    standin_warp_sync(mask);
     return result;
 }
 
@@ -83,11 +81,10 @@ template <class T>
 inline unsigned __match_any_sync(unsigned mask, T value) {
     const uint64_t bits = standin::to_bits(value);
     uint64_t* values = standin_warp_gather(mask, bits);
-    const unsigned present = mask & standin_active_lanes();
+    const unsigned present = standin_gathered_lanes();
     unsigned result = 0;
     for (int lane = 0; lane < 32; lane++)
         if ((present >> lane & 1) && values[lane] == bits) result |= 1u << lane;
-    standin_warp_sync(mask);
     return result;
 }
 

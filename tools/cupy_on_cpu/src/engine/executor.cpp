@@ -27,10 +27,10 @@ constexpr unsigned char kPoison = 0xFF;  // reads as NaN, or as -1
 enum class State : uint8_t { fresh, ready, at_barrier, at_warp_sync, ended };
 
 struct Thread {
-    State state;
     Fiber* fiber;
     uint3 index;
     unsigned warp_mask;  // the lanes it waits for, at a warp sync
+    unsigned met;        // those of them that had not ended, when it last opened
     const char* file;    // where it waits, at a barrier
     int line;
 };
@@ -39,10 +39,13 @@ struct Thread {
 std::mutex launch_mutex;
 const Launch* launch;
 Thread threads[kMaxThreads];
-uint64_t lane_values[kMaxThreads];  // what each thread handed in to a warp intrinsic
+State states[kMaxThreads];  // beside the threads: every round looks at all of them
+int alive, at_barrier, at_warp_sync;  // how many threads have not ended, and wait
+uint64_t lane_values[kMaxThreads];    // what each thread hands in to a warp intrinsic
+uint64_t met_values[kMaxThreads];     // the same, of lanes that have met
 int thread_count;
 int schedule[kMaxThreads];  // thread numbers, in the order in which they run
-int next_in_schedule;       // threads before it have been started
+int next_in_schedule;       // threads before it had their turn in this round
 int current;                // number of the running thread
 Fiber* running_fiber;
 void* scheduler_stack;
@@ -71,45 +74,56 @@ void make_current(int thread) {
     threadIdx = threads[thread].index;
 }
 
-int next_fresh_thread() {
+int next_thread() {
     while (next_in_schedule < thread_count) {
         const int thread = schedule[next_in_schedule++];
-        if (threads[thread].state == State::fresh) return thread;
+        if (states[thread] == State::fresh || states[thread] == State::ready) return thread;
     }
     return -1;
 }
 
 void to_scheduler() { standin_switch_stack(&running_fiber->stack_pointer, scheduler_stack); }
 
+void fiber_body();
+
+// Runs a thread on its fiber; whoever calls this goes on when somebody switches back to it.
+void resume(int thread, void** save) {
+    make_current(thread);
+    if (states[thread] == State::fresh) threads[thread].fiber = take_fiber(fiber_body);
+    running_fiber = threads[thread].fiber;
+    standin_switch_stack(save, running_fiber->stack_pointer);
+}
+
+// Straight from thread to thread: by way of the scheduler, there would be twice as many switches.
+void to_next_thread(int next) {
+    if (next >= 0)
+        resume(next, &running_fiber->stack_pointer);
+    else
+        to_scheduler();
+}
+
 // A thread that ends without having waited lends its fiber to the next one, so that kernels without
 // barriers run at the speed of a loop.
 void fiber_body() {
     for (;;) {
-        int next;
-        do {
-            launch->entry(launch->arguments);
-            threads[current].state = State::ended;
-            threads[current].fiber = nullptr;
-            next = next_fresh_thread();
-            if (next >= 0) {
-                make_current(next);
-                threads[next].fiber = running_fiber;
-            }
-        } while (next >= 0);
+        launch->entry(launch->arguments);
+        states[current] = State::ended;
+        alive--;
+        threads[current].fiber = nullptr;
+        const int next = next_thread();
+        if (next >= 0 && states[next] == State::fresh) {
+            make_current(next);
+            threads[next].fiber = running_fiber;
+            continue;
+        }
         give_back_fiber(running_fiber);
-        to_scheduler();
+        to_next_thread(next);
     }
 }
 
-void resume(int thread) {
-    make_current(thread);
-    running_fiber = threads[thread].fiber;
-    standin_switch_stack(&scheduler_stack, running_fiber->stack_pointer);
-}
-
 void wait_as(State state) {
-    threads[current].state = state;
-    to_scheduler();
+    states[current] = state;
+    to_next_thread(next_thread());
 }
 
 bool failed() { return failure.outcome != Outcome::finished; }
@@ -122,11 +136,11 @@ void order_threads() {
 
 // The barrier opens once every thread of the block waits at it or has ended.
 bool open_block_barrier() {
+    if (!at_barrier || at_barrier != alive) return false;
     const Thread* first = nullptr;
     for (int i = 0; i < thread_count; i++) {
+        if (states[i] != State::at_barrier) continue;
         const Thread& thread = threads[i];
-        if (thread.state == State::ended) continue;
-        if (thread.state != State::at_barrier) return false;
         if (!first) first = &thread;
         if (thread.line != first->line || strcmp(thread.file, first->file) != 0) {
             failure = {Outcome::deadlock, "threads of one block wait at different barriers: " +
@@ -134,36 +148,42 @@ bool open_block_barrier() {
                                               place(thread.file, thread.line)};
             return false;
         }
+        states[i] = State::ready;
     }
-    if (!first) return false;
+    at_barrier = 0;
     barrier_result = barrier_votes;
     barrier_votes = 0;
-    for (int i = 0; i < thread_count; i++)
-        if (threads[i].state == State::at_barrier) threads[i].state = State::ready;
     return true;
 }
 
-bool warp_is_together(int first, int lanes, unsigned mask) {
+// The lanes of a mask that wait for each other; none, if one of them is elsewhere.
+unsigned lanes_together(int first, int lanes, unsigned mask) {
+    unsigned together = 0;
     for (int lane = 0; lane < lanes; lane++) {
-        if (!(mask >> lane & 1)) continue;
-        const Thread& thread = threads[first + lane];
-        if (thread.state == State::ended) continue;
-        if (thread.state != State::at_warp_sync || thread.warp_mask != mask) return false;
+        if (!(mask >> lane & 1) || states[first + lane] == State::ended) continue;
+        if (states[first + lane] != State::at_warp_sync) return 0;
+        if (threads[first + lane].warp_mask != mask) return 0;
+        together |= 1u << lane;
     }
-    return true;
+    return together;
 }
 
 bool open_warp_syncs() {
     bool opened = false;
-    for (int i = 0; i < thread_count; i++) {
-        if (threads[i].state != State::at_warp_sync) continue;
+    for (int i = 0; at_warp_sync && i < thread_count; i++) {
+        if (states[i] != State::at_warp_sync) continue;
         const int first = i - i % kWarp, lanes = std::min(kWarp, thread_count - first);
         const unsigned mask = threads[i].warp_mask;
-        if (!warp_is_together(first, lanes, mask)) continue;
+        const unsigned together = lanes_together(first, lanes, mask);
+        if (!together) continue;
         for (int lane = 0; lane < lanes; lane++) {
-            Thread& thread = threads[first + lane];
-            if ((mask >> lane & 1) && thread.state == State::at_warp_sync)
-                thread.state = State::ready;
+            if (!(mask >> lane & 1)) continue;
+            // Kept apart: the first lane to go on may hand in its next value before others read.
+            met_values[first + lane] = lane_values[first + lane];
+            if (!(together >> lane & 1)) continue;
+            threads[first + lane].met = together;
+            states[first + lane] = State::ready;
+            at_warp_sync--;
         }
         opened = true;
     }
@@ -171,13 +191,10 @@ bool open_warp_syncs() {
 }
 
 std::string where_threads_wait() {
-    int at_warp_sync = 0;
     std::string places;
     for (int i = 0; i < thread_count; i++) {
-        const Thread& thread = threads[i];
-        if (thread.state == State::at_warp_sync) at_warp_sync++;
-        if (thread.state != State::at_barrier) continue;
-        const std::string name = " " + place(thread.file, thread.line);
+        if (states[i] != State::at_barrier) continue;
+        const std::string name = " " + place(threads[i].file, threads[i].line);
         if (places.find(name) == std::string::npos) places += name;
     }
     std::string text = "threads of one block wait for each other forever:";
@@ -186,37 +203,28 @@ std::string where_threads_wait() {
 }
 
 void run_block() {
-    for (int i = 0; i < thread_count; i++)
-        threads[i].state = State::fresh;
-    memset(lane_values, 0, sizeof(uint64_t) * thread_count);
+    std::fill(states, states + thread_count, State::fresh);
+    alive = thread_count;
+    at_barrier = at_warp_sync = 0;
+    // Lanes that the last warp lacks included: they vote for nothing.
+    const int lanes = (thread_count + kWarp - 1) / kWarp * kWarp;
+    memset(lane_values, 0, sizeof(uint64_t) * lanes);
+    memset(met_values, 0, sizeof(uint64_t) * lanes);
     barrier_votes = 0;
-    next_in_schedule = 0;
     order_threads();
-    for (int fresh; (fresh = next_fresh_thread()) >= 0;) {
-        threads[fresh].fiber = take_fiber(fiber_body);
-        resume(fresh);
-        if (failed()) return;
-    }
     for (;;) {
-        bool progress = false, alive = false;
-        if (launch->order > 1) order_threads();
-        for (int position = 0; position < thread_count; position++) {
-            const int thread = schedule[position];
-            if (threads[thread].state != State::ready) continue;
-            progress = true;
-            resume(thread);
-            if (failed()) return;
-        }
-        for (int i = 0; i < thread_count; i++)
-            alive |= threads[i].state != State::ended;
-        if (!alive) return;
-        progress |= open_block_barrier();
+        next_in_schedule = 0;
+        const int first = next_thread();
+        if (first >= 0) resume(first, &scheduler_stack);
+        if (failed() || !alive) return;
+        bool progress = open_block_barrier();
         if (failed()) return;
         progress |= open_warp_syncs();
         if (!progress) {
             failure = {Outcome::deadlock, where_threads_wait()};
             return;
         }
+        if (launch->order > 1) order_threads();
     }
 }
 
@@ -335,6 +343,7 @@ int64_t standin_set_only_block(int64_t number) { return only_block.exchange(numb
 void standin_barrier(const char* file, int line) {
     threads[current].file = file;
     threads[current].line = line;
+    at_barrier++;
     wait_as(State::at_barrier);
 }
 
@@ -346,6 +355,7 @@ int standin_barrier_count(const char* file, int line, int predicate) {
 
 void standin_warp_sync(unsigned mask) {
     threads[current].warp_mask = mask;
+    at_warp_sync++;
     wait_as(State::at_warp_sync);
 }
 
@@ -354,24 +364,24 @@ uint64_t* standin_warp_gather(unsigned mask, uint64_t value) {
         stop_kernel(Outcome::deadlock, "a lane outside the mask of its warp intrinsic");
     lane_values[current] = value;
     standin_warp_sync(mask);
-    return lane_values + (current - current % kWarp);
+    return met_values + (current - current % kWarp);
 }
+
+unsigned standin_gathered_lanes() { return threads[current].met; }
 
 uint64_t standin_warp_read(unsigned mask, uint64_t value, int source) {
     uint64_t* values = standin_warp_gather(mask, value);
     const int lane = current % kWarp;
     const bool present = source >= 0 && source < kWarp && (mask >> source & 1) &&
                          current - lane + source < thread_count;
-    const uint64_t result = values[present ? source : lane];
-    standin_warp_sync(mask);  // nobody hands in the next value before everybody has read this one
-    return result;
+    return values[present ? source : lane];
 }
 
 unsigned standin_active_lanes() {
     const int first = current - current % kWarp;
     unsigned lanes = 0;
     for (int lane = 0; lane < kWarp && first + lane < thread_count; lane++)
-        if (threads[first + lane].state != State::ended) lanes |= 1u << lane;
+        if (states[first + lane] != State::ended) lanes |= 1u << lane;
     return lanes;
 }
 

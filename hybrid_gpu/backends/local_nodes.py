@@ -183,6 +183,21 @@ def sums_by_query(query: Array, m: int, backend: ArrayBackend) -> QuerySums:
     return QuerySums(matrix_of(entries, (m, nodes), backend), backend)
 
 
+def largest_by_query(
+    values: Array, query: Array, m: int, ranks: tuple[Any, ...], backend: ArrayBackend
+) -> list[Array]:
+    """Of values (count,) whose queries ascend, those of some ranks: a number, or one per query.
+
+    Ranks count from 1. The least where there are fewer; anything where there is none.
+    """
+    xp = backend.xp
+    order = xp.argsort(values, descending=True)
+    order = xp.take(order, xp.argsort(xp.take(query, order), stable=True))
+    bounds = xp.astype(xp.searchsorted(query, _count(m + 1, backend)), xp.int64)
+    places = [xp.minimum(bounds[:-1] + rank, bounds[1:]) - 1 for rank in ranks]
+    return [xp.take(values, xp.take(order, xp.clip(place, min=0))) for place in places]
+
+
 def counts_by_query(keys: Array, n: int, m: int, backend: ArrayBackend) -> Array:
     """How many of ascending keys belong to each query, int64 of shape (m,)."""
     bounds = bounds_by_query(keys, n, m, backend)

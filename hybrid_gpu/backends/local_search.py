@@ -17,6 +17,7 @@ from hybrid_gpu.backends.local_nodes import (
     LocalNodes,
     bounds_by_query,
     counts_by_query,
+    largest_by_query,
     nodes_of,
     sums_by_query,
 )
@@ -232,23 +233,7 @@ def _scores_at(
     """Of every rank, counted from 1, each query's score on T (m,); the least where T is smaller."""
     xp = task.xp
     scores = xp.take(nodes.score + nodes.pushed, system.members)
-    return _largest(scores, system.query, system.sums.count, ranks, task)
-
-
-def _largest(
-    values: Array, query: Array, m: int, ranks: tuple[Any, ...], task: LocalTask
-) -> list[Array]:
-    """Of values (count,) whose queries ascend, those of some ranks: a number, or one per query.
-
-    The least where there are fewer; anything where there is none.
-    """
-    xp = task.xp
-    order = xp.argsort(values, descending=True)
-    order = xp.take(order, xp.argsort(xp.take(query, order), stable=True))
-    numbers = xp.arange(m + 1, dtype=xp.int64, device=task.backend.device)
-    bounds = xp.astype(xp.searchsorted(query, numbers), xp.int64)
-    places = [xp.minimum(bounds[:-1] + rank, bounds[1:]) - 1 for rank in ranks]
-    return [xp.take(values, xp.take(order, xp.clip(place, min=0))) for place in places]
+    return largest_by_query(scores, system.query, system.sums.count, ranks, task.backend)
 
 
 def _changes(
@@ -303,7 +288,7 @@ def _let_in(
         able = able & ((nodes.score > 0) | xp.take(anybody, query))
         if not bool(xp.any(able)):
             break
-        (least,) = _largest(nodes.score[able], query[able], m, (wanted,), task)
+        (least,) = largest_by_query(nodes.score[able], query[able], m, (wanted,), task.backend)
         least = xp.where(anybody, xp.full_like(last, -xp.inf), xp.minimum(least, last))
         step = step_out(task, nodes, able & (nodes.score >= xp.take(least, query)), m)
         (found,) = sums_by_query(query, m, task.backend)(step.chosen)

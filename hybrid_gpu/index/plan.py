@@ -34,7 +34,7 @@ _STEPS = (1, 2, 3, 4, 5, 6, 8, 10, 15, 20, 30)
 _ITEMS_PER_GROUP = (128, 64, 32, 16)
 _LOCAL = "local"
 # Of a local search, for each item that it sees: entries of rows, and other numbers.
-_LOCAL_ENTRIES, _LOCAL_NUMBERS = 32, 11
+_LOCAL_ENTRIES, _LOCAL_NUMBERS = 32, 13
 # Of anything that is counted: more than any machine has room for.
 _MOST = 2**48
 
@@ -229,8 +229,8 @@ def predicted_bytes(
 def _local_bytes(n: int, groups: int, threads: int, value: int) -> int:
     """The slowed walk and the roots, and the memory of each thread at the first of its sizes."""
     room = min(ROOMS[0], most_room(n))
-    entries = _LOCAL_ENTRIES * (4 + value)
-    thread = 4 * n + room * (_LOCAL_NUMBERS * value + entries + 25) + 8 + 2 * groups * value
+    entries = 2 * _LOCAL_ENTRIES * (4 + value)
+    thread = 4 * n + room * (_LOCAL_NUMBERS * value + entries + 33) + 16 + 2 * groups * value
     return groups**2 * value + n * value + threads * thread
 
 

@@ -275,8 +275,8 @@ class DiffusionIndex(IndexViews):
     def warm_up(self) -> None:
         """Make what the first search would make, so that it is as fast as the next ones.
 
-        That are the walk of local searches, the inverses of the basis's coarse systems, if the index
-        came from a file without them, and on a GPU the kernels, which are compiled on first use.
+        That are the walk of local searches; the inverses of the basis's coarse systems, if the
+        index came from a file without them; on a GPU the kernels, which are compiled on first use.
         """
         self.search_items([0], k=1)
         if self._state.local:  # hybrid solves the queries that do not settle

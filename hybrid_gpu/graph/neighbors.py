@@ -85,7 +85,8 @@ def nearest_neighbors(
         ``"exact"``: matrix products and top-k on the backend, ties to the lower id. ``"faiss"``:
         FAISS's exhaustive index. Any other string is a FAISS factory string such as
         ``"IVF4096,Flat"``, for approximate neighbors of large databases. ``"auto"``: FAISS if it is
-        installed for where the backend runs and there are at least 20,000 items, else exact.
+        installed for where the backend runs and there are at least 20,000 items, else exact; exact
+        also for the items themselves where the native core runs.
 
     Raises
     ------
@@ -157,7 +158,10 @@ def neighbors_of_units(
     """``nearest_neighbors`` of what is checked and of unit length already."""
     check_engine(knn)
     if knn == "auto":
-        suits = units.shape[0] >= 20_000 and _faiss_suits(backend)
+        # Of items with each other, the native core needs half of the products
+        # (``bench/exact_neighbors.py``).
+        halved = queries is None and backend.searches_locally
+        suits = units.shape[0] >= 20_000 and not halved and _faiss_suits(backend)
         knn = "faiss" if suits and not _faiss_lacks(units, queries, k) else "exact"
     if knn == "exact":
         own = None

@@ -180,8 +180,12 @@ def test_faiss_is_chosen_from_20_000_items_on(monkeypatch):
     monkeypatch.setattr(module, "_through_faiss", lambda units, *_, **__: asked.append(len(units)))
     monkeypatch.setattr(module, "exact_neighbors", lambda units, *_, **__: asked.append(0))
     for n in (19_999, 20_000):
-        hg.nearest_neighbors(np.ones((n, 2)), k=1, backend="numpy")
+        hg.nearest_neighbors(np.ones((n, 2)), np.ones((3, 2)), k=1, backend="numpy")
     assert asked == [0, 20_000]
+    # Of items with each other, the native core needs half of the products.
+    hg.nearest_neighbors(np.ones((20_000, 2)), k=1, backend="numpy")
+    native = hg.select_backend("numpy").searches_locally
+    assert asked[2:] == [0 if native else 20_000]
 
 
 @pytest.mark.parametrize("knn", ["exact", pytest.param("faiss", marks=needs_faiss)])

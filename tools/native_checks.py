@@ -25,7 +25,7 @@ from pathlib import Path
 ROOT = Path(__file__).parent.parent
 SOURCES = ROOT / "kernels" / "cpu"
 DRIVER = Path(__file__).with_name("native_driver.c")
-TESTS = ["tests/backends/test_native.py"]
+TESTS = ["tests/backends/test_native.py", "tests/backends/test_local_search.py"]
 RUN_TESTS = """
 import pathlib, sys, pytest
 from hybrid_gpu.backends import native
@@ -89,6 +89,7 @@ def sanitize(folder: Path) -> None:
     ).stdout.strip()
     environment = os.environ | {
         "LD_PRELOAD": runtime,
+        "HYBRID_GPU_TEST_BACKENDS": "numpy",
         # Python itself keeps memory until the end.
         "ASAN_OPTIONS": "detect_leaks=0",
         "UBSAN_OPTIONS": "print_stacktrace=1",

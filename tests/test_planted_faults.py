@@ -86,6 +86,30 @@ def test_outcomes_of_a_suite_are_read_from_its_last_line(monkeypatch):
     assert suite.counts("7 passed in 0.1s")["errors"] == 0
 
 
+def test_no_outcome_of_a_suite_is_recorded_while_another_runs(tmp_path, monkeypatch):
+    # test_tables_are_the_newest_recorded_runs would fail in the second mode.
+    monkeypatch.syspath_prepend(str(ROOT / "tools"))
+    suite = importlib.import_module("standin_suite")
+    record, there = tmp_path / "standin_suites.jsonl", []
+
+    def run(mode, tests):
+        there.append(record.exists())
+        if mode == "side":
+            raise SystemExit("the suite did not end")
+        return {"mode": mode, "failed": int(mode == "both"), "errors": 0}
+
+    monkeypatch.setattr(suite, "RESULTS", tmp_path)
+    monkeypatch.setattr(suite, "run", run)
+    monkeypatch.setattr(sys, "argv", ["standin_suite.py", "off", "both"])
+    assert suite.main() == 1
+    monkeypatch.setattr(sys, "argv", ["standin_suite.py", "off", "side"])
+    with pytest.raises(SystemExit, match="did not end"):
+        suite.main()
+    assert there == [False, False, True, True]
+    modes = [json.loads(line)["mode"] for line in record.read_text().splitlines()]
+    assert modes == ["off", "both", "off"]
+
+
 def test_the_page_on_gpus_tells_how_many_there_are():
     page = (ROOT / "docs" / "gpu.md").read_text()
     assert f"| planted faults | {len(tool.FAULTS)} mistakes put in by hand" in page

@@ -1,7 +1,7 @@
 """How close is a step to what memory allows? The bytes of a step, and the bandwidth of the machine.
 
     python bench/roofline.py million-1000000-50.npz            # k-NN lists: ids, similarities
-    python bench/roofline.py --record lists.npz
+    python bench/roofline.py --record lists.npz more_lists.npz
 
 One plain step of conjugate gradients (product with its dots, update with its norms, direction) for
 64 right-hand sides, by the native core and by SciPy's products on tiles, in turn. The bytes are the
@@ -132,20 +132,23 @@ def measured(matrix: Any, m: int, repeats: int, speed: float) -> list[dict[str, 
 def main() -> None:
     """Measure, show, and record if asked to."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("lists", type=Path, help="an .npz file with ids and similarities (n, k)")
+    parser.add_argument("lists", type=Path, nargs="+", help=".npz of ids and similarities (n, k)")
     parser.add_argument("--columns", type=int, default=64)
     parser.add_argument("--repeats", type=int, default=9)
     parser.add_argument("--record", action="store_true")
     options = parser.parse_args()
-    matrix = component_in_order(options.lists)
     speeds = bandwidth(400, options.repeats)
-    rows = measured(matrix, options.columns, options.repeats, max(speeds.values()))
-    n, entries = matrix.shape[0], int(matrix.data.size)
     print(", ".join(f"{name}: {speed / 1e9:.1f} GB/s" for name, speed in speeds.items()))
-    show(f"One step, {n} items, {entries} entries, {options.columns} right-hand sides", rows)
+    rows: list[dict[str, Any]] = []
+    for path in options.lists:
+        matrix = component_in_order(path)
+        sizes = {"items": matrix.shape[0], "entries": int(matrix.data.size)}
+        found = measured(matrix, options.columns, options.repeats, max(speeds.values()))
+        rows += [sizes | row for row in found]
+    show(f"One step, {options.columns} right-hand sides", rows)
     if options.record:
-        settings = {"items": n, "entries": entries, "columns": options.columns, "alpha": ALPHA}
-        record("roofline", settings, rows, bandwidth=speeds)
+        told = {f"{name} GB/s": speed / 1e9 for name, speed in speeds.items()}
+        print(record("roofline", {"columns": options.columns, "alpha": ALPHA, **told}, rows))
 
 
 if __name__ == "__main__":

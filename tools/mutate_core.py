@@ -55,7 +55,7 @@ MODULES = {
     "chebyshev": ("filters", "diffuse"),
     "coarse_inverse": ("coarse_inverse", "basis"),
     "columns": ("precompute", "storage"),
-    "conjugate_gradients": ("diffuse",),
+    "conjugate_gradients": ("diffuse", "ranking_accuracy"),
     "csr": ("affinity", "diffusion_index"),
     "csr_checks": ("native", "backends"),
     "csr_matrix": ("backends", "native"),

@@ -6,15 +6,13 @@ which others stand beside it changes rounding only. Scalars stay on the device.
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, replace
 from typing import Any
 
-from hybrid_gpu.backends import Array, Backend, SparseMatrix
-from hybrid_gpu.backends.protocol import Product
+from hybrid_gpu.backends import Array, Backend
 from hybrid_gpu.diffusion.basis import Basis
-from hybrid_gpu.diffusion.descent import Descent, Span, safe_ratio, span_of
-from hybrid_gpu.diffusion.solution import RANKING_ACCURACY, Solution, Stopping
+from hybrid_gpu.diffusion.descent import Descent, Span, System, look_at, rounding_of
+from hybrid_gpu.diffusion.solution import Solution, Stopping
 
 _STEPS_AT_MOST = 1000
 # Of these, for steps outside the span of a basis. The rest is for plain ones, should these not do.
@@ -22,91 +20,6 @@ _DEFLATED_AT_MOST = 500
 # The residual at which the best items are told from the others, beside their last score times the
 # root of their number: an error of about so much of that score, if it is spread over them.
 _PART_OF_LAST = 0.02
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class System:
-    """``(I - alpha W) x = b`` for the columns of b.
-
-    Attributes
-    ----------
-    adjacency : sparse matrix of shape (n, n)
-        W.
-    right_side : float array of shape (n, m)
-        b: ``1 - alpha`` times the observation.
-    squared : float64 array of shape (m,)
-        Squares of the right-hand sides: of the residuals of scores of zero.
-    precise : sparse matrix of shape (n, n), or None
-        W in float64, where float32 could not tell a residual from its own rounding.
-    """
-
-    adjacency: SparseMatrix
-    right_side: Array
-    squared: Array
-    alpha: float
-    precise: SparseMatrix | None
-    backend: Backend
-
-    def product(self, direction: Array) -> Product:
-        """``(I - alpha W) P``."""
-        return self.backend.laplacian_step(self.adjacency, direction, self.alpha)
-
-    def left(self, solution: Array) -> Array:
-        """What a solution leaves of the right-hand side; in float64 where that is needed."""
-        if self.precise is None:
-            return self.right_side - self.product(solution).values
-        xp = self.backend.xp
-        values = xp.astype(solution, xp.float64)
-        product = self.backend.laplacian_step(self.precise, values, self.alpha).values
-        return xp.astype(self.right_side, xp.float64) - product
-
-    def relative(self, squared: Array) -> Array:
-        """Squares of residuals (m,) as relative residuals."""
-        xp, whole = self.backend.xp, self.squared
-        return xp.sqrt(safe_ratio(squared, whole, whole > 0, xp))
-
-    def columns(self, chosen: Array) -> System:
-        """Some of the columns, by their numbers."""
-        take = self.backend.xp.take
-        right_side, squared = take(self.right_side, chosen, axis=1), take(self.squared, chosen)
-        return replace(self, right_side=right_side, squared=squared)
-
-    def residuals(self, solution: Array) -> Array:
-        """The relative residual of each column of a solution, float64 of shape (m,)."""
-        left = self.left(solution)
-        return self.relative(self.backend.column_dots(left, left))
-
-
-def system_of(
-    adjacency: SparseMatrix,
-    observation: Array,
-    alpha: float,
-    backend: Backend,
-    *,
-    tolerance: float | None = None,
-) -> System:
-    """The system of diffusion for observations (n, m), both of its sides times ``1 - alpha``.
-
-    Long rows and a rare restart raise rounding: by the root of the entries of a row, and by the
-    inverse of ``1 - alpha``, because the right-hand side is that small beside the scores.
-    """
-    xp, right_side, precise = backend.xp, (1 - alpha) * observation, None
-    if right_side.dtype != xp.float64:
-        rounding = _rounding(adjacency, right_side.dtype, alpha, backend)
-        if rounding > 0.1 * (RANKING_ACCURACY if tolerance is None else tolerance):
-            # Made for each batch: graphs that need it are rare, and it is twice as large.
-            data = xp.astype(adjacency.data, xp.float64)
-            precise = backend.csr(data, adjacency.indices, adjacency.indptr, adjacency.shape)
-    squared = backend.column_dots(right_side, right_side)
-    return System(adjacency, right_side, squared, alpha, precise, backend)
-
-
-def _rounding(adjacency: SparseMatrix, dtype: Any, alpha: float, backend: Backend) -> float:
-    """The relative residual that rounding alone can make."""
-    xp = backend.xp
-    longest = int(xp.max(adjacency.indptr[1:] - adjacency.indptr[:-1]))
-    root = math.sqrt(max(longest, 1))
-    return float(xp.finfo(dtype).eps) * root / (1 - alpha)
 
 
 def conjugate_gradients(system: System, stop: Stopping, basis: Basis | None = None) -> Solution:
@@ -118,7 +31,7 @@ def conjugate_gradients(system: System, stop: Stopping, basis: Basis | None = No
     backend, xp, right_side = system.backend, system.backend.xp, system.right_side
     solution, residual = xp.zeros_like(right_side), xp.asarray(right_side, copy=True)
     epsilon = float(xp.finfo(right_side.dtype).eps)
-    span = span_of(basis, system.alpha)
+    span = _span_of(basis, system.alpha)
     if span is not None:
         solution, residual = span.corrected(solution, residual)
         if span.basis.invariant:
@@ -129,14 +42,14 @@ def conjugate_gradients(system: System, stop: Stopping, basis: Basis | None = No
         goal = epsilon**2 * system.squared
         descent = Descent(system, backend, span)
         solution, taken = descent.run(solution, residual, goal, steps=most, stop_early=False)
-        look = _look(system, span, solution)
+        look = look_at(system, span, solution)
         return Solution(look.solution, system.relative(look.squared), taken, converged=True)
     goal = stop.tolerance**2 * system.squared
     first = _DEFLATED_AT_MOST if span is not None and stop.steps is None else most
     solved = _solved(system, span, _Start(solution, residual, goal), first)
     if span is not None and solved.steps < most and bool(xp.any(solved.squared > goal)):
         # Where rounding in the projection stops the steps, plain ones may still go on.
-        before, residual = solved.steps, _look(system, None, solved.values).residual
+        before, residual = solved.steps, look_at(system, None, solved.values).residual
         again = _Start(solved.values, residual, goal)
         solved = _solved(system, None, again, most - before)
         solved = replace(solved, steps=solved.steps + before)
@@ -145,6 +58,13 @@ def conjugate_gradients(system: System, stop: Stopping, basis: Basis | None = No
     if reached and stop.best is not None and stop.best < right_side.shape[0]:
         solved = _told_apart(system, span, solved, stop.best, most)
     return Solution(solved.values, system.relative(solved.squared), solved.steps, reached)
+
+
+def _span_of(basis: Basis | None, alpha: float) -> Span | None:
+    """The span of a basis; None if there is nothing in it."""
+    if basis is None or basis.rank == 0:
+        return None
+    return Span(basis, basis.deflation(alpha))
 
 
 def _told_apart(system: System, span: Span | None, solved: _Solved, k: int, most: int) -> _Solved:
@@ -173,7 +93,7 @@ def _chased(system: System, span: Span | None, solved: _Solved, k: int, most: in
     Beside a score that is below all rounding, the residual gets as small as rounding lets it.
     """
     xp, backend = system.backend.xp, system.backend
-    floor = _rounding(system.adjacency, system.right_side.dtype, system.alpha, backend)
+    floor = rounding_of(system.adjacency, system.right_side.dtype, system.alpha, backend)
     numbers = xp.arange(solved.squared.shape[0], dtype=xp.int64, device=backend.device)
     part, found = system, solved
     while solved.steps < most:
@@ -184,7 +104,7 @@ def _chased(system: System, span: Span | None, solved: _Solved, k: int, most: in
         numbers, goal = xp.take(numbers, open_), xp.take(goal, open_)
         part, (values, _) = part.columns(open_), found.columns(open_, xp)
         # Half of it, so that looks are few: scores that were noise are smaller in the next one.
-        start = _Start(values, _look(part, None, values).residual, goal / 4)
+        start = _Start(values, look_at(part, None, values).residual, goal / 4)
         found = _solved(part, span, start, most - solved.steps)
         solved = replace(
             _with_columns(solved, numbers, found, xp), steps=solved.steps + found.steps
@@ -217,31 +137,6 @@ def _with_columns(solved: _Solved, numbers: Array, found: _Solved, xp: Any) -> _
     values = xp.take(xp.concat([solved.values, found.values], axis=1), chosen, axis=1)
     squared = xp.take(xp.concat([solved.squared, found.squared]), chosen)
     return _Solved(values, squared, solved.steps)
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _Look:
-    """A solution, what it really leaves, and the squares of that."""
-
-    solution: Array
-    residual: Array
-    squared: Array
-
-
-def _look(system: System, span: Span | None, solution: Array) -> _Look:
-    """What the values really leave: the recurrence drifts from it by rounding."""
-    backend, dtype = system.backend, system.right_side.dtype
-    exact = system.left(solution)
-    residual = backend.xp.astype(exact, dtype, copy=False)
-    if span is not None:
-        # The steps moved outside the span only: the same product tells what is due inside.
-        solution, residual = span.corrected(solution, residual)
-        if system.precise is not None:
-            exact = system.left(solution)
-            residual = backend.xp.astype(exact, dtype)
-    if system.precise is None:
-        exact = residual
-    return _Look(solution, residual, backend.column_dots(exact, exact))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -282,7 +177,7 @@ def _solved(system: System, span: Span | None, start: _Start, steps: int) -> _So
             solution, residual, target, steps=steps - taken, stop_early=True
         )
         taken += more
-        look = _look(system, span, solution)
+        look = look_at(system, span, solution)
         solution, residual, squared = look.solution, look.residual, look.squared
         if first:
             best, least = solution, squared

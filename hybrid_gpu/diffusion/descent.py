@@ -1,13 +1,15 @@
-"""Steps of conjugate gradients for many columns side by side, outside of a basis or not."""
+"""The system of diffusion, and steps of conjugate gradients for many columns side by side."""
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, fields, replace
 from typing import Any, Protocol
 
-from hybrid_gpu.backends import Array, Backend
+from hybrid_gpu.backends import Array, Backend, SparseMatrix
 from hybrid_gpu.backends.protocol import Product
 from hybrid_gpu.diffusion.basis import Basis, Deflation
+from hybrid_gpu.diffusion.solution import RANKING_ACCURACY
 
 # Projected curvatures within so many roundings of the coarse solve are noise.
 _CURVATURE_NOISE = 4.0
@@ -17,6 +19,91 @@ _STEPS_BETWEEN_CHECKS = 2
 _NARROWED_TO = 0.5
 # As often as rounding asks for: 1, 4 and 8 end at the same error, and 8 costs least.
 _STEPS_BETWEEN_PROJECTIONS = 8
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class System:
+    """``(I - alpha W) x = b`` for the columns of b.
+
+    Attributes
+    ----------
+    adjacency : sparse matrix of shape (n, n)
+        W.
+    right_side : float array of shape (n, m)
+        b: ``1 - alpha`` times the observation.
+    squared : float64 array of shape (m,)
+        Squares of the right-hand sides: of the residuals of scores of zero.
+    precise : sparse matrix of shape (n, n), or None
+        W in float64, where float32 could not tell a residual from its own rounding.
+    """
+
+    adjacency: SparseMatrix
+    right_side: Array
+    squared: Array
+    alpha: float
+    precise: SparseMatrix | None
+    backend: Backend
+
+    def product(self, direction: Array) -> Product:
+        """``(I - alpha W) P``."""
+        return self.backend.laplacian_step(self.adjacency, direction, self.alpha)
+
+    def left(self, solution: Array) -> Array:
+        """What a solution leaves of the right-hand side; in float64 where that is needed."""
+        if self.precise is None:
+            return self.right_side - self.product(solution).values
+        xp = self.backend.xp
+        values = xp.astype(solution, xp.float64)
+        product = self.backend.laplacian_step(self.precise, values, self.alpha).values
+        return xp.astype(self.right_side, xp.float64) - product
+
+    def relative(self, squared: Array) -> Array:
+        """Squares of residuals (m,) as relative residuals."""
+        xp, whole = self.backend.xp, self.squared
+        return xp.sqrt(safe_ratio(squared, whole, whole > 0, xp))
+
+    def columns(self, chosen: Array) -> System:
+        """Some of the columns, by their numbers."""
+        take = self.backend.xp.take
+        right_side, squared = take(self.right_side, chosen, axis=1), take(self.squared, chosen)
+        return replace(self, right_side=right_side, squared=squared)
+
+    def residuals(self, solution: Array) -> Array:
+        """The relative residual of each column of a solution, float64 of shape (m,)."""
+        left = self.left(solution)
+        return self.relative(self.backend.column_dots(left, left))
+
+
+def system_of(
+    adjacency: SparseMatrix,
+    observation: Array,
+    alpha: float,
+    backend: Backend,
+    *,
+    tolerance: float | None = None,
+) -> System:
+    """The system of diffusion for observations (n, m), both of its sides times ``1 - alpha``.
+
+    Long rows and a rare restart raise rounding: by the root of the entries of a row, and by the
+    inverse of ``1 - alpha``, because the right-hand side is that small beside the scores.
+    """
+    xp, right_side, precise = backend.xp, (1 - alpha) * observation, None
+    if right_side.dtype != xp.float64:
+        rounding = rounding_of(adjacency, right_side.dtype, alpha, backend)
+        if rounding > 0.1 * (RANKING_ACCURACY if tolerance is None else tolerance):
+            # Made for each batch: graphs that need it are rare, and it is twice as large.
+            data = xp.astype(adjacency.data, xp.float64)
+            precise = backend.csr(data, adjacency.indices, adjacency.indptr, adjacency.shape)
+    squared = backend.column_dots(right_side, right_side)
+    return System(adjacency, right_side, squared, alpha, precise, backend)
+
+
+def rounding_of(adjacency: SparseMatrix, dtype: Any, alpha: float, backend: Backend) -> float:
+    """The relative residual that rounding alone can make."""
+    xp = backend.xp
+    longest = int(xp.max(adjacency.indptr[1:] - adjacency.indptr[:-1]))
+    root = math.sqrt(max(longest, 1))
+    return float(xp.finfo(dtype).eps) * root / (1 - alpha)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -41,11 +128,29 @@ class Span:
         return Product(taken.values, xp.where(left > noise, left, xp.zeros_like(left)))
 
 
-def span_of(basis: Basis | None, alpha: float) -> Span | None:
-    """The span of a basis; None if there is nothing in it."""
-    if basis is None or basis.rank == 0:
-        return None
-    return Span(basis, basis.deflation(alpha))
+@dataclass(frozen=True, slots=True, eq=False)
+class Look:
+    """A solution, what it really leaves, and the squares of that."""
+
+    solution: Array
+    residual: Array
+    squared: Array
+
+
+def look_at(system: System, span: Span | None, solution: Array) -> Look:
+    """What the values really leave: the recurrence drifts from it by rounding."""
+    backend, dtype = system.backend, system.right_side.dtype
+    exact = system.left(solution)
+    residual = backend.xp.astype(exact, dtype, copy=False)
+    if span is not None:
+        # The steps moved outside the span only: the same product tells what is due inside.
+        solution, residual = span.corrected(solution, residual)
+        if system.precise is not None:
+            exact = system.left(solution)
+            residual = backend.xp.astype(exact, dtype)
+    if system.precise is None:
+        exact = residual
+    return Look(solution, residual, backend.column_dots(exact, exact))
 
 
 @dataclass(frozen=True, slots=True, eq=False)

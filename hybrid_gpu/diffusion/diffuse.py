@@ -7,11 +7,13 @@ from dataclasses import replace
 from typing import Any
 
 from hybrid_gpu.backends import Array, Backend, SparseMatrix, on_device, select_backend
+from hybrid_gpu.backends.generic import power_of_two
 from hybrid_gpu.diffusion.basis import Basis
 from hybrid_gpu.diffusion.chebyshev import filtered_by_series
-from hybrid_gpu.diffusion.conjugate_gradients import conjugate_gradients, system_of
+from hybrid_gpu.diffusion.conjugate_gradients import conjugate_gradients
+from hybrid_gpu.diffusion.descent import system_of
 from hybrid_gpu.diffusion.filters import Filter, PageRank, as_filter
-from hybrid_gpu.diffusion.observation import Observation, power_of_two
+from hybrid_gpu.diffusion.observation import Observation
 from hybrid_gpu.diffusion.solution import (
     Solution,
     Stopping,

@@ -14,7 +14,8 @@ from hybrid_gpu.backends import Array, Backend, settled
 from hybrid_gpu.backends.local_records import LocalEffort, LocalProblem
 from hybrid_gpu.diffusion.aggregate_basis import AggregateBasis, slowed
 from hybrid_gpu.diffusion.basis import SlowedWalk, inverse_of
-from hybrid_gpu.diffusion.conjugate_gradients import conjugate_gradients, system_of
+from hybrid_gpu.diffusion.conjugate_gradients import conjugate_gradients
+from hybrid_gpu.diffusion.descent import system_of
 from hybrid_gpu.diffusion.solution import Stopping
 from hybrid_gpu.graph.affinity import Graph
 

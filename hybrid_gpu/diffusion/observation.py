@@ -39,16 +39,6 @@ class Observation:
         return f"Observation({self.queries} queries on {self.n} items)"
 
 
-def power_of_two(sizes: Array, xp: Any) -> Array:
-    """A power of two near each of some sizes; 1 for zero.
-
-    What is divided by it and multiplied with it again is the same to the last bit.
-    """
-    some = sizes > 0
-    exponents = xp.floor(xp.log2(xp.where(some, sizes, xp.ones_like(sizes))))
-    return xp.pow(xp.full_like(sizes, 2.0), exponents)
-
-
 @on_device(lambda ids: ids, stays=False)
 def observe(
     ids: Any,

@@ -10,8 +10,7 @@ from hybrid_gpu.backends import Array, Backend
 from hybrid_gpu.backends.protocol import Product
 from hybrid_gpu.diffusion.basis import Basis, host64
 from hybrid_gpu.diffusion.chebyshev import apply_series, series_for
-from hybrid_gpu.diffusion.conjugate_gradients import System, system_of
-from hybrid_gpu.diffusion.descent import Descent
+from hybrid_gpu.diffusion.descent import Descent, System, system_of
 from hybrid_gpu.diffusion.filters import Filter, PageRank, gains
 from hybrid_gpu.diffusion.solution import Solution, Stopping
 from hybrid_gpu.validation import dtype_name

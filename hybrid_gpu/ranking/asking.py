@@ -51,7 +51,6 @@ def requested(
     if alpha is not None or filter is not None:
         chosen_filter = _chosen_filter(alpha, filter)
     check_alpha_resolved(chosen_filter, state.dtype)
-    k = min(check_count(k, "k"), state.n)
     stop = check_stopping(
         chosen_filter, steps=steps, rtol=rtol, accuracy=accuracy, default=chosen.steps, best=k
     )
@@ -59,7 +58,7 @@ def requested(
     if shortlist is not None:
         size = check_count(shortlist, "shortlist", high=state.n)
     request = Request(
-        k=k,
+        k=min(check_count(k, "k"), state.n),
         method=chosen,
         filter=chosen_filter,
         stop=stop,

@@ -9,7 +9,8 @@ from abc import ABC, abstractmethod
 from typing import Any
 
 from hybrid_gpu.backends import Array, Backend
-from hybrid_gpu.diffusion.observation import Observation, power_of_two
+from hybrid_gpu.backends.generic import power_of_two
+from hybrid_gpu.diffusion.observation import Observation
 from hybrid_gpu.graph.neighbors import Neighbors
 from hybrid_gpu.ranking.query_expansion import expanded
 from hybrid_gpu.ranking.state import IndexState

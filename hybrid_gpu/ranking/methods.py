@@ -9,7 +9,7 @@ from typing import Any
 
 from hybrid_gpu.backends import Array, Backend
 from hybrid_gpu.diffusion.basis import Basis
-from hybrid_gpu.diffusion.conjugate_gradients import system_of
+from hybrid_gpu.diffusion.descent import system_of
 from hybrid_gpu.diffusion.diffuse import diffused
 from hybrid_gpu.diffusion.filters import gains
 from hybrid_gpu.diffusion.paper_hybrid import gains_at, hybrid_as_in_paper

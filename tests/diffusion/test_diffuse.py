@@ -11,6 +11,7 @@ import hybrid_gpu as hg
 from hybrid_gpu import reference
 from hybrid_gpu.backends.protocol import Product
 from hybrid_gpu.diffusion import conjugate_gradients as module
+from hybrid_gpu.diffusion.descent import Look
 from hybrid_gpu.diffusion.filters import as_filter
 from hybrid_gpu.diffusion.paper_hybrid import hybrid_as_in_paper
 from hybrid_gpu.diffusion.solution import Stopping
@@ -763,9 +764,9 @@ def test_each_column_keeps_its_best_values(backend, monkeypatch):
     def look(system, span, solution):
         seen.append(backend.to_numpy(solution).copy())
         residual = system.right_side * backend.asarray([next(found)])
-        return module._Look(solution, residual, backend.column_dots(residual, residual))
+        return Look(solution, residual, backend.column_dots(residual, residual))
 
-    monkeypatch.setattr(module, "_look", look)
+    monkeypatch.setattr(module, "look_at", look)
     weights = backend.asarray(np.linspace(0.1, 1.9, 30)[:, None])
 
     def apply(direction):

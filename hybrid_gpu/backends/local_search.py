@@ -41,7 +41,7 @@ from hybrid_gpu.backends.local_system import (
 from hybrid_gpu.backends.protocol import Array
 
 # As in kernels/cpu/local.c, which tells what they are for.
-_RINGS, _ROUNDINGS = 8, 64
+_RINGS, _ROUNDINGS, _WHOLE, _TRIES = 8, 8, 100, 4
 _BORDER_LOW, _BORDER_HIGH = 0.7, 1.5
 # What a round takes for each entry of a row, and for each node.
 _BYTES_OF_ENTRY, _BYTES_OF_NODE = 80, 400
@@ -178,10 +178,15 @@ def _round(
     nodes = replace(nodes, score=solution.score)
     last, kth, below = _scores_at(task, system, nodes, (effort.watched, k, k + effort.changes))
     last = xp.where(rows >= effort.watched, last, xp.zeros_like(last))
-    goal = _goal_beside(task, queries, last)
+    goal = xp.where(last > 0, _goal_beside(task, queries, last, effort.watched), aimed)
+    # Whole components are solved well: nothing else is wrong with them.
+    inside = xp.where(rows > k, kth, xp.zeros_like(kth))
+    goal = xp.where(complete, _goal_beside(task, queries, inside, k) / _WHOLE, goal)
     endless = xp.full_like(goal, xp.inf)
-    solution = _tried_again(task, system, nodes, solution, xp.where(complete, goal, endless))
-    nodes = replace(nodes, score=solution.score)
+    for _ in range(_TRIES):
+        goals = xp.where(complete, goal, endless)
+        solution = _tried_again(task, system, nodes, solution, goals)
+        nodes = replace(nodes, score=solution.score)
     queries = replace(queries, steps=queries.steps + solution.steps, goal=goal)
 
     changes, drift, nodes = _changes(task, system, nodes, last)
@@ -195,24 +200,25 @@ def _round(
     still = xp.where(
         moves, (changes <= effort.changes) & (drift <= effort.calm), drift <= effort.drift
     )
+    # Beside the rounding of what push left, smaller residuals say nothing.
+    told = goal >= (_ROUNDINGS * float(xp.finfo(last.dtype).eps)) ** 2 * queries.rest
     quiet = (rows >= effort.fewest) & still & (rivals == 0) & (last > 0) & (number > 1)
-    settled = xp.where(complete, solution.squared <= goal, quiet & (solution.squared <= aimed))
+    reached = solution.squared <= xp.where(complete, goal, aimed)
+    settled = (complete | quiet) & reached & told
     over = settled | complete | (number >= effort.rounds)
     nodes = replace(nodes, score=xp.where(nodes.inside, nodes.score, predicted))
     queries, nodes = _let_in(task, queries, nodes, last, ~over & ~queries.full)
     return queries, nodes, _Verdict(over | queries.full, settled, solution.squared)
 
 
-def _goal_beside(task: LocalTask, queries: _OpenQueries, last: Array) -> Array:
-    """The square of what may be left, beside the observation and the last of the best scores."""
-    xp, effort, whole = task.xp, task.effort, queries.whole
-    # Where scores fall steeply, the best items are far below the observation: what is left must be
-    # small beside them. But nothing gets below the rounding of what push left.
-    small = effort.watched * xp.astype(last, xp.float64) ** 2
-    least = (_ROUNDINGS * float(xp.finfo(last.dtype).eps)) ** 2 * queries.rest
-    goal = effort.tolerance**2 * xp.where(small < whole, small, whole)
-    goal = xp.where(goal > least, goal, least)
-    return xp.where(last > 0, goal, queries.goal)
+def _goal_beside(task: LocalTask, queries: _OpenQueries, score: Array, rank: int) -> Array:
+    """The square of what may be left: beside the observation, and the score of a rank if positive.
+
+    Where scores fall steeply, the best items are far below the observation.
+    """
+    xp, whole = task.xp, queries.whole
+    small = rank * xp.astype(score, xp.float64) ** 2
+    return task.effort.tolerance**2 * xp.where((score > 0) & (small < whole), small, whole)
 
 
 def _tried_again(

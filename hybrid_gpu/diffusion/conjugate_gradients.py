@@ -19,7 +19,7 @@ _STEPS_AT_MOST = 1000
 _DEFLATED_AT_MOST = 500
 # The residual at which the best items are told from the others, beside their last score times the
 # root of their number: an error of about so much of that score, if it is spread over them.
-_PART_OF_LAST = 0.02
+_PART_OF_LAST = 0.005
 
 
 def conjugate_gradients(system: System, stop: Stopping, basis: Basis | None = None) -> Solution:

@@ -12,8 +12,11 @@
  * that is longer than this many times the room is that of a graph whose weights grow by diffusion,
  * which no graph of ours does. */
 #define HG_PUSHES_PER_ROOM 256
-/* Residuals of so many roundings are as small as they get. */
-#define HG_ROUNDINGS 64
+/* Residuals of fewer roundings than these say nothing. */
+#define HG_ROUNDINGS 8
+/* Whole components are solved to a square so many times smaller, from true residuals so often. */
+#define HG_WHOLE 100
+#define HG_TRIES 4
 /* Neighbors of neighbors that come in during a round, at most, where there are too few of them. */
 #define HG_RINGS 8
 /* Scores from 0.7 to 1.5 times the k-th tell how much the ranking around it still moves. */

@@ -416,6 +416,13 @@ static int64_t LOCAL(hg_best)(LOCAL(hg_local) *local, int64_t k, int64_t *places
     return count;
 }
 
+/* The square of what may be left: where scores fall steeply, the best items are far below the
+ * observation, and it must be small beside them. */
+static double LOCAL(hg_goal)(int64_t rank, REAL score, double whole, double tolerance) {
+    const double small = (double)rank * score * score;
+    return tolerance * (score > 0 && small < whole ? small : whole);
+}
+
 /* Whether more of the best may change places with others than is allowed, as far as scores still
  * move: whether the k-th and the one so many ranks below it are that near. Equal scores may. `sorted`
  * has the scores of T. */
@@ -464,23 +471,21 @@ static void LOCAL(hg_rounds)(LOCAL(hg_local) *local, int64_t k, double whole,
     double squared = 0, drift = 0, goal = tolerance * whole, rest = 0;
     for (int64_t number = 0; number < local->visited; number++)
         rest += (double)local->left[number] * local->left[number];
+    /* Beside the rounding of what was left, smaller residuals say nothing. */
+    const double least = HG_ROUNDINGS * HG_EPSILON * HG_ROUNDINGS * HG_EPSILON * rest;
     report->settled = 0;
     for (report->rounds = 1;; report->rounds++) {
         const double aimed = goal;
         squared = LOCAL(hg_solve)(local, aimed, &report->steps);
         const REAL last = local->rows < watched ? 0 : LOCAL(hg_last_score)(local, watched);
-        if (last > 0) {
-            /* Where scores fall steeply, the best items are far below the observation: what is left
-             * must be small beside them. But nothing gets below the rounding of what was left. */
-            const double small = (double)watched * last * last;
-            const double least = HG_ROUNDINGS * HG_EPSILON * HG_ROUNDINGS * HG_EPSILON * rest;
-            goal = tolerance * (small < whole ? small : whole);
-            if (goal < least) goal = least;
-        }
+        if (last > 0) goal = LOCAL(hg_goal)(watched, last, whole, tolerance);
         const int64_t changes = LOCAL(hg_changes)(local, last, &drift), visited = local->visited;
-        if (visited == local->rows) {  /* whole components: nothing is cut off */
-            squared = LOCAL(hg_solve)(local, goal, &report->steps);
-            report->settled = squared <= goal;
+        if (visited == local->rows) {  /* whole components: nothing is cut off, so solve them well */
+            const REAL kth = k < visited ? LOCAL(hg_last_score)(local, k) : 0;
+            goal = LOCAL(hg_goal)(k, kth, whole, tolerance / HG_WHOLE);
+            for (int tries = 0; tries < HG_TRIES && squared > goal; tries++)
+                squared = LOCAL(hg_solve)(local, goal, &report->steps);
+            report->settled = squared <= goal && goal >= least;
             break;
         }
         const REAL outside = LOCAL(hg_predict)(local);
@@ -488,7 +493,7 @@ static void LOCAL(hg_rounds)(LOCAL(hg_local) *local, int64_t k, double whole,
         const int still = moves ? changes <= settings->changes && drift <= settings->calm
                                 : drift <= settings->drift;
         report->settled = report->rounds > 1 && local->rows >= settings->fewest && still &&
-                          outside < last && squared <= aimed;
+                          outside < last && squared <= aimed && goal >= least;
         const int over = report->settled || report->rounds >= settings->rounds;
         if (!over) {
             LOCAL(hg_let_in)(local, last);

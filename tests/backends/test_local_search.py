@@ -337,7 +337,7 @@ def test_query_without_steps_is_not_settled(backend, rng):
     answer = searched(backend, problem, places, weights, 10, effort)
     assert not answer.settled.any()
     assert np.all(answer.residuals > effort.tolerance)
-    assert np.all(answer.steps <= answer.rounds + 1)
+    assert np.all(answer.steps <= answer.rounds + 4)  # whole components are tried again
 
 
 def test_query_finds_alone_what_it_finds_among_others(backend, rng, dtype):
@@ -480,8 +480,12 @@ def test_native_core_and_array_operations_agree(rng, dtype, alpha):
         replace(EFFORT, drift=0.05, gap=3),
         # More than there are around: their neighbors come in the same round.
         replace(EFFORT, push=0.5, growth=20.0),
+        # None of the best may be new, however little scores move.
+        replace(EFFORT, changes=0, drift=0, calm=1e9),
+        # Whoever is predicted above the last of the best comes in, however slowly T grows.
+        replace(STILL, push=0.5, growth=0.001),
     ],
-    ids=["as usual", "always still", "slow", "close", "rings"],
+    ids=["as usual", "always still", "slow", "close", "rings", "none new", "rivals"],
 )
 @pytest.mark.parametrize("signs", [False, True])
 def test_native_core_and_array_operations_go_equally_far(rng, effort, signs):
@@ -497,3 +501,78 @@ def test_native_core_and_array_operations_go_equally_far(rng, effort, signs):
     # The order of pushes differs, and with it some rounds; the rule does not.
     for name in ("rounds", "visited", "steps"):
         assert abs(getattr(ours, name).sum() / getattr(native, name).sum() - 1) < 0.1
+
+
+@pytest.mark.parametrize("fewest", [150, 260])
+def test_the_rule_is_met_by_no_fewer_items(backend, rng, fewest):
+    problem, graph = grid(backend, 0.9)
+    places, weights = observations(rng, graph.n)
+    effort = replace(STILL, fewest=fewest, push=0.5)
+    answer = searched(backend, problem, places, weights, 10, effort)
+    assert answer.settled.all()
+    assert np.all(answer.visited >= fewest)
+    # The round before the first that counts is reached in one step, not by growth of half.
+    assert np.all(answer.rounds <= 4)
+
+
+def test_small_components_are_solved_beside_their_best_scores(backend, rng, dtype):
+    # The best are in a component whose observation is a thousandth of the other's.
+    blocks = [np.ones((4, 4)) - np.eye(4), rng.uniform(0.1, 1, (40, 40))]
+    blocks[1] = np.triu(blocks[1], 1) + np.triu(blocks[1], 1).T
+    graph = hg.graph_from_affinity(
+        sparse.csr_array(sparse.block_diag(blocks)), dtype=dtype, backend=backend
+    )
+    problem = problem_of(graph, backend, 0.9, groups=6)
+    places, weights = np.array([[0, 9]]), np.array([[1, 1e-3]], dtype)
+    answer = searched(backend, problem, places, weights, 12, EFFORT)
+    exact, _ = exact_scores(backend, problem, places, weights)
+    assert answer.settled.all()
+    np.testing.assert_array_equal(np.sort(answer.places[0]), np.sort(np.argsort(-exact[0])[:12]))
+    np.testing.assert_allclose(answer.scores[0], np.sort(exact[0])[::-1][:12], rtol=1e-3)
+
+
+def test_what_rounding_hides_is_not_settled(backend):
+    # On a path, scores fall by a factor with every item: far below the rounding of float32.
+    n = 60
+    ones = np.ones(n - 1)
+    line = sparse.csr_array(sparse.diags_array([ones, ones], offsets=[-1, 1]))
+    graph = hg.graph_from_affinity(line, dtype="float32", backend=backend)
+    problem = problem_of(graph, backend, 0.5)
+    effort = replace(EFFORT, watched=n)
+    answer = searched(backend, problem, np.array([[n // 2]]), np.ones((1, 1), "f4"), 50, effort)
+    assert not answer.settled.any()
+    near = searched(backend, problem, np.array([[n // 2]]), np.ones((1, 1), "f4"), 8, effort)
+    assert near.settled.all()
+
+
+def test_equal_scores_at_the_border_are_no_reason_to_go_on(backend, rng):
+    # Every item has a twin, and the last one asked for is beside its own.
+    x = np.repeat(clustered_vectors(rng, 300, d=6, clusters=5), 2, axis=0).astype("float32")
+    graph = hg.reciprocal_graph(hg.nearest_neighbors(x, k=12, backend=backend), backend=backend)
+    problem = problem_of(graph, backend, 0.9, groups=20)
+    places, weights = np.arange(0, 600, 50)[:, None], np.ones((12, 1), "f4")
+    effort = replace(STILL, gap=1e9, calm=-1.0, watched=40, fewest=40)
+    twins = searched(
+        backend,
+        problem,
+        np.concatenate([places, places + 1], axis=1),
+        np.ones((12, 2), "f4"),
+        9,
+        effort,
+    )
+    alone = searched(backend, problem, places, weights, 10, replace(effort, gap=0))
+    assert twins.settled.sum() > 6
+    assert alone.settled.all()
+
+
+@pytest.mark.skipif(native_core() is None, reason="there is no native core")
+def test_rows_longer_than_there_is_room_for_are_not_settled(rng):
+    backend = NativeBackend(native_core())
+    whole = rng.uniform(0.5, 1, (300, 300))
+    whole = np.triu(whole, 1) + np.triu(whole, 1).T
+    graph = hg.graph_from_affinity(sparse.csr_array(whole), backend=backend)
+    problem = problem_of(graph, backend, 0.9)
+    places, weights = observations(rng, graph.n, dtype="float32")
+    answer = backend.local_search(problem, places, weights, 10, replace(EFFORT, room=300))
+    assert not answer.settled.any()
+    assert np.all(answer.visited <= 32)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from hybrid_gpu.backends import Array, Backend
+from hybrid_gpu.backends import Array, Backend, on_own_device
 from hybrid_gpu.backends.local_records import LocalProblem
 from hybrid_gpu.backends.protocol import Numbering
 from hybrid_gpu.backends.threads import Kept
@@ -201,6 +201,7 @@ class IndexState:
             )
         return self.descriptors
 
+    @on_own_device
     def local_problem(self, alpha: float) -> LocalProblem:
         """What a local search for an alpha needs; made once and kept."""
         basis = self.required_groups()

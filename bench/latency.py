@@ -11,21 +11,26 @@ A query waits for its whole batch: p50, p95 and p99 are the times until an answe
 query" is the time of all queries divided by their number. "settled" is the part of the queries
 whose local search came to rest; ``hybrid`` solved the others. "settled, right" is the part of the
 settled ones with an agreement of 0.99 or more. "setup s" leads from k-NN lists to an index that is
-warmed up. Slow rows are timed on fewer queries, as "timed" says; all "judged" ones are
-compared with the exact ranking.
+warmed up. Slow rows are timed on fewer queries, as "timed" says; all "judged" ones are compared
+with the exact ranking. Beside them stands SciPy's ``cg`` in float64, one query on each core.
 """
 
 from __future__ import annotations
 
+import os
 import tempfile
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
+import scipy.sparse as sparse
 import typer
 from common import record, show
 from peers import NEIGHBORS, OBSERVED, neighbors_of
+from scipy.sparse.linalg import cg
+from threadpoolctl import threadpool_limits
 
 import hybrid_gpu as hg
 from hybrid_gpu.graph.affinity import largest_component
@@ -121,6 +126,41 @@ def accuracy(ranking: hg.Ranking, exact: np.ndarray) -> dict[str, Any]:
     return facts | told
 
 
+def scipy_row(
+    index: hg.DiffusionIndex, seen: tuple[Any, Any], exact: np.ndarray, seconds: float
+) -> dict[str, Any]:
+    """The peer that everybody has: the same observations, the 100 best, one query on each core."""
+    graph, k = index.graph, 100
+    parts = (np.asarray(getattr(graph.adjacency, name)) for name in ("data", "indices", "indptr"))
+    weights = sparse.csr_array(tuple(parts), shape=(graph.n, graph.n)).astype(np.float64)
+    system = sparse.csr_array(sparse.eye_array(graph.n, format="csr") - ALPHA * weights)
+    ids, similarities = seen
+
+    def best(query: int) -> np.ndarray:
+        right_side = np.zeros(graph.n)
+        right_side[ids[query]] = (1 - ALPHA) * np.maximum(similarities[query], 0) ** index.gamma
+        scores = cg(system, right_side, rtol=0, maxiter=20)[0]
+        found = np.argpartition(-scores, k)[:k]
+        return found[np.argsort(-scores[found], kind="stable")]
+
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    with threadpool_limits(1), ThreadPoolExecutor(cores) as pool:
+        start = time.perf_counter()
+        list(pool.map(best, range(cores or 1)))
+        first = time.perf_counter() - start
+        count = int(np.clip(cores * seconds / first, 2 * cores, len(exact)))
+        start = time.perf_counter()
+        found = list(pool.map(best, range(count)))
+        taken = time.perf_counter() - start
+    agreement = float(agreements(np.stack(found), exact[:count, :k]).mean())
+    row: dict[str, Any] = {
+        "k": k,
+        "method": "SciPy cg, 20 steps",
+        "ms per query": 1e3 * taken / count,
+    }
+    return row | {"agreement": agreement, "timed": count}
+
+
 def rows_of(
     items: int, lists: dict[str, Any], queries: int, judged: int, seconds: float
 ) -> list[dict[str, Any]]:
@@ -155,6 +195,9 @@ def rows_of(
                     }
                 )
                 print(list(rows[-1].values()), flush=True)
+    peer = scipy_row(index, some, exact, seconds)
+    rows.append(dict.fromkeys(rows[0]) | {"items": items} | peer)
+    print(list(rows[-1].values()), flush=True)
     return rows
 
 

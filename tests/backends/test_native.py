@@ -559,3 +559,12 @@ def test_signatures_of_a_function_do_not_mix(core):
     first = core.function("hg_priorities", (ctypes.c_int64,))
     second = core.function("hg_priorities", (ctypes.c_void_p,))
     assert first.argtypes != second.argtypes
+
+
+def test_rows_at_odd_addresses_are_left_to_numpy(rng):
+    rows = rng.standard_normal((2048, 3)).astype(np.float32)
+    memory = np.zeros(rows.nbytes + 1, np.uint8)
+    odd = memory[1:].view(np.float32).reshape(rows.shape)
+    odd[:] = rows
+    assert native_products.suits(rows, 3)
+    assert not native_products.suits(odd, 3)

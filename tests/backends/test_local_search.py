@@ -484,8 +484,10 @@ def test_native_core_and_array_operations_agree(rng, dtype, alpha):
         replace(EFFORT, changes=0, drift=0, calm=1e9),
         # Whoever is predicted above the last of the best comes in, however slowly T grows.
         replace(STILL, push=0.5, growth=0.001),
+        # Scores move together more than against each other.
+        replace(EFFORT, drift=0.003, calm=0, gap=0),
     ],
-    ids=["as usual", "always still", "slow", "close", "rings", "none new", "rivals"],
+    ids=["as usual", "always still", "slow", "close", "rings", "none new", "rivals", "together"],
 )
 @pytest.mark.parametrize("signs", [False, True])
 def test_native_core_and_array_operations_go_equally_far(rng, effort, signs):
@@ -576,3 +578,24 @@ def test_rows_longer_than_there_is_room_for_are_not_settled(rng):
     answer = backend.local_search(problem, places, weights, 10, replace(EFFORT, room=300))
     assert not answer.settled.any()
     assert np.all(answer.visited <= 32)
+
+
+def test_whole_components_get_more_steps_than_a_round(backend, rng):
+    problem, graph = grid(backend, 0.99)
+    places, weights = observations(rng, graph.n)
+    effort = replace(EFFORT, watched=graph.n, steps=15)
+    answer = searched(backend, problem, places, weights, 40, effort)
+    assert answer.settled.all()
+    assert np.any(answer.steps > 15 * (answer.rounds + 1))
+
+
+def test_a_rule_that_rounding_meets_is_not_settled(backend):
+    # Around rank 60 of a path, scores are 1e-17 of the observation, and nothing moves.
+    ones = np.ones(699)
+    line = sparse.csr_array(sparse.diags_array([ones, ones], offsets=[-1, 1]))
+    graph = hg.graph_from_affinity(line, dtype="float32", backend=backend)
+    problem = problem_of(graph, backend, 0.5)
+    effort = replace(STILL, watched=60, fewest=60)
+    answer = searched(backend, problem, np.array([[350]]), np.ones((1, 1), "f4"), 60, effort)
+    assert not answer.settled.any()
+    assert answer.visited[0] >= 60

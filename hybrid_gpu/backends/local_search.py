@@ -41,7 +41,7 @@ from hybrid_gpu.backends.local_system import (
 from hybrid_gpu.backends.protocol import Array
 
 # As in kernels/cpu/local.c, which tells what they are for.
-_RINGS, _ROUNDINGS, _WHOLE, _TRIES = 8, 8, 100, 4
+_RINGS, _ROUNDINGS, _NEAR, _WHOLE, _TRIES = 8, 8, 4, 100, 4
 _BORDER_LOW, _BORDER_HIGH = 0.7, 1.5
 # What a round takes for each entry of a row, and for each node.
 _BYTES_OF_ENTRY, _BYTES_OF_NODE = 80, 400
@@ -203,7 +203,7 @@ def _round(
     # Beside the rounding of what push left, smaller residuals say nothing.
     told = goal >= (_ROUNDINGS * float(xp.finfo(last.dtype).eps)) ** 2 * queries.rest
     quiet = (rows >= effort.fewest) & still & (rivals == 0) & (last > 0) & (number > 1)
-    reached = solution.squared <= xp.where(complete, goal, aimed)
+    reached = solution.squared <= xp.where(complete, goal, _NEAR * goal)
     settled = (complete | quiet) & reached & told
     over = settled | complete | (number >= effort.rounds)
     nodes = replace(nodes, score=xp.where(nodes.inside, nodes.score, predicted))

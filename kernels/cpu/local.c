@@ -14,6 +14,8 @@
 #define HG_PUSHES_PER_ROOM 256
 /* Residuals of fewer roundings than these say nothing. */
 #define HG_ROUNDINGS 8
+/* A round aims at the goal of the one before, and its square may be so many times that of its own. */
+#define HG_NEAR 4
 /* Whole components are solved to a square so many times smaller, from true residuals so often. */
 #define HG_WHOLE 100
 #define HG_TRIES 4

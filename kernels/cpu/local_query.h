@@ -475,8 +475,7 @@ static void LOCAL(hg_rounds)(LOCAL(hg_local) *local, int64_t k, double whole,
     const double least = HG_ROUNDINGS * HG_EPSILON * HG_ROUNDINGS * HG_EPSILON * rest;
     report->settled = 0;
     for (report->rounds = 1;; report->rounds++) {
-        const double aimed = goal;
-        squared = LOCAL(hg_solve)(local, aimed, &report->steps);
+        squared = LOCAL(hg_solve)(local, goal, &report->steps);
         const REAL last = local->rows < watched ? 0 : LOCAL(hg_last_score)(local, watched);
         if (last > 0) goal = LOCAL(hg_goal)(watched, last, whole, tolerance);
         const int64_t changes = LOCAL(hg_changes)(local, last, &drift), visited = local->visited;
@@ -493,7 +492,7 @@ static void LOCAL(hg_rounds)(LOCAL(hg_local) *local, int64_t k, double whole,
         const int still = moves ? changes <= settings->changes && drift <= settings->calm
                                 : drift <= settings->drift;
         report->settled = report->rounds > 1 && local->rows >= settings->fewest && still &&
-                          outside < last && squared <= aimed && goal >= least;
+                          outside < last && squared <= HG_NEAR * goal && goal >= least;
         const int over = report->settled || report->rounds >= settings->rounds;
         if (!over) {
             LOCAL(hg_let_in)(local, last);

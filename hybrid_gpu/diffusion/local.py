@@ -51,14 +51,16 @@ def effort_for(k: int, alpha: float, room: int) -> LocalEffort:
     """The effort for the best ``k`` items to be right."""
     # The rarer the restart, the more of a score comes from far away, and the slower it arrives.
     patience = min(1.0, (1 - alpha) / 0.01)
+    # Of fewer than a hundred, not one may be wrong.
+    strict = 2.0 if k < _WATCHED else 1.0
     fewest = int(_FEWEST * min(1.0, 0.01 / (1 - alpha)) ** 0.5)
     return LocalEffort(
-        tolerance=5e-4 * patience**0.5,
+        tolerance=5e-4 * patience**0.5 / strict,
         push=0.01,
         growth=0.5,
         drift=0.0025 * patience,
         calm=0.0005 * patience,
-        gap=1.0,
+        gap=strict,
         changes=max(1, k // 100),
         watched=max(k, _WATCHED),
         fewest=max(k, _WATCHED, min(fewest, room // _FEWEST_PART)),

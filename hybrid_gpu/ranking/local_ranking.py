@@ -22,7 +22,7 @@ from hybrid_gpu.ranking.top_items import LocalFacts, Ranked, best_items
 
 # Longer rankings, of more than this part of all items, are solved whole in less time
 # (``bench/latency.py``).
-_PART_OF_ITEMS, _MOST_RANKED = 100, 2_000
+_PART_OF_ITEMS, _MOST_RANKED = 200, 250
 
 
 def worth_local(state: IndexState, request: Request) -> bool:

@@ -168,15 +168,15 @@ def test_auto_takes_local_by_the_index_and_the_request_alone(rng, vectors, monke
     expected = "local" if index.state.backend.searches_locally else "hybrid"
 
     def method(**options):
-        return index.rerank(ids, similarities, **{"k": 6, **options}).report.method
+        return index.rerank(ids, similarities, **{"k": 3, **options}).report.method
 
     assert method() == method(batch=1) == method(accuracy="ranking") == expected
-    assert method(k=7) == "hybrid"  # more than a hundredth of all items
+    assert method(k=4) == "hybrid"  # more than a two-hundredth of all items
     for options in ({"steps": 5}, {"rtol": 1e-3}, {"accuracy": 1e-3}):
         assert method(**options) == "hybrid"
     assert method(degree_correction=True) == method(filter=hg.HeatKernel(2.0)) == "hybrid"
     eigen = hg.with_basis(index, "eigen", rank=5)
-    assert eigen.rerank(ids, similarities, k=6).report.method == "hybrid"
+    assert eigen.rerank(ids, similarities, k=3).report.method == "hybrid"
 
 
 @pytest.mark.parametrize(

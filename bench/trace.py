@@ -5,7 +5,8 @@
 Calls of our own functions (an operation of a backend is one call, whatever it does inside), how
 many different ones, in how many modules, how often the walk goes from one module to another; for a
 search of five steps also how many arrays of (n, m) the array library was asked for, how many are
-alive at the same time; and seconds, warm. With ``--before``, the Python of an environment
+alive at the same time; for a build the peak of its arrays (what the process grows by tells more of
+what ran before it); and seconds, warm. With ``--before``, the Python of an environment
 that has another version of the package does the same, in turn with this one, run by run, so that
 both versions are measured in one run on the same data.
 """
@@ -14,7 +15,6 @@ from __future__ import annotations
 
 import json
 import os
-import resource
 import subprocess
 import sys
 import time
@@ -93,9 +93,7 @@ def measured(items: int, queries: int) -> dict[str, dict[str, float]]:
             **whole,
         )
 
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     index = build()
-    grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
 
     def search() -> Any:
         # Five steps: the walk shall not depend on how far a version's default goes.
@@ -104,7 +102,7 @@ def measured(items: int, queries: int) -> dict[str, dict[str, float]]:
     search()
     size = items * queries * 4
     rows: dict[str, dict[str, float]] = {
-        "build": {**walk(build), "peak MB": grown / 1e3, "seconds": fastest(build)},
+        "build": {**walk(build), "peak MB": peak(build) / 1e6, "seconds": fastest(build)},
         "search, five steps": {
             **walk(search),
             "arrays (n, m) asked for": asked_for(search, index.backend.xp, items * queries),

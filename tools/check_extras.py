@@ -35,6 +35,8 @@ CHOICES = {
     ("cuda13", "x86_64"): {"faiss-cpu", "cupy-cuda13x"},
     ("cuda13", "aarch64"): {"faiss-cpu", "cupy-cuda13x"},
 }
+# Extras that go with one choice only.
+PARTNERS = {"cuvs12": "cuda12", "cuvs13": "cuda13"}
 # Packages without wheels for a machine: pip compiles them there, and uv leaves them out here.
 COMPILED = {"x86_64": (), "aarch64": ("pyamg",)}
 REFUSED = {("cupy-cuda12x", "14.1.0"), ("cupy-cuda13x", "14.1.0")}
@@ -81,12 +83,13 @@ def check_choice(case: tuple[tuple[str, str], str]) -> bool:
     """Resolve one extra with all that go with it, and print what came out."""
     (choice, machine), python = case
     others = set(project()["optional-dependencies"]) - {name for name, _ in CHOICES}
+    others = {name for name in others if PARTNERS.get(name, choice) == choice}
     try:
         found = resolve([choice, *sorted(others)], machine, python)
         faults = faults_of(found, CHOICES[choice, machine])
     except RuntimeError as reason:
         found, faults = {}, [str(reason)]
-    shown = [name for name in found if name.startswith(("faiss", "cupy", "nvtx", "numpy"))]
+    shown = [name for name in found if name.startswith(("faiss", "cupy", "cuvs", "nvtx", "numpy"))]
     told = ", ".join(f"{name} {found[name]}" for name in shown)
     print(
         f"{choice:<7}{machine:<8} Python {python:<5} {len(found):>3} packages: {told}", flush=True

@@ -44,6 +44,23 @@ MUTATIONS = (
 IDLE = "one more round, in which nothing is in range"
 # "file: the line as it was -> as it is": why the two compute the same.
 EQUIVALENT = {
+    "wide_product: if (!Guarded || next + j < own) got[j] = *(const Pack*)(source + place); -> "
+    "if (!Guarded || next + j <= own) got[j] = *(const Pack*)(source + place);": (
+        "one load more, of the first row with a weight of 0"
+    ),
+    "wide_product: for (int offset = HG_LANES; offset < 32; offset *= 2) { -> "
+    "for (int offset = HG_LANES; offset <= 32; offset *= 2) {": "a lane's own number once more",
+    "wide_product: for (int done = 0; done < longest; done += HG_CHUNK) { -> "
+    "for (int done = 0; done <= longest; done += HG_CHUNK) {": IDLE,
+    "cg_direction: for (long long row = first; row < last; row += HG_FLIGHT * blockDim.y) { -> "
+    "for (long long row = first; row <= last; row += HG_FLIGHT * blockDim.y) {": IDLE,
+    "columns: if (rank > 0) { -> if (rank >= 0) {": (
+        "sums over no rows; and a curvature below 0 moves a column as little as one of 0"
+    ),
+    "columns: for (; row + (HG_FLIGHT - 1) * lines < rows; row += HG_FLIGHT * lines) -> "
+    "for (; row + (HG_FLIGHT) * lines < rows; row += HG_FLIGHT * lines)": (
+        "right, but the last rows are added up one by one"
+    ),
     "csr_spmm: while (width / 2 >= m) width /= 2; -> while (width / 2 > m) width /= 2;": (
         "right, but half of the threads have no column"
     ),
@@ -54,26 +71,37 @@ EQUIVALENT = {
     ),
     "laplacian_step: for (long long base = (long long)blockIdx.x * blockDim.y; base < n; -> "
     "for (long long base = (long long)blockIdx.x * blockDim.y; base <= n;": IDLE,
-    "laplacian_step: for (int first = blockIdx.x * width; first < m; first += gridDim.x * width) { "
-    "-> for (int first = blockIdx.x * width; first <= m; first += gridDim.x * width) {": IDLE,
     "mutual: for (int base = 0; base < k; base += HG_WARP) { -> "
     "for (int base = 0; base <= k; base += HG_WARP) {": IDLE,
     "mutual: if (there >= 0 && similarities[id * k + there] > 0) -> "
     "if (there >= 0 && similarities[id * k + there] >= 0)": "0 instead of 0",
-    "top_k: for (int offset = 1; offset < HG_WARP; offset *= 2) { -> "
-    "for (int offset = 1; offset <= HG_WARP; offset *= 2) {": "no lane is 32 or above",
-    "top_k: const int digits = low < HG_DIGIT ? low : HG_DIGIT; -> "
-    "const int digits = low <= HG_DIGIT ? low : HG_DIGIT;": "the two are the same number then",
-    "top_k: for (int base = 0; base < n; base += HG_BATCH * threads) { -> "
-    "for (int base = 0; base <= n; base += HG_BATCH * threads) {": IDLE,
-    "top_k: if (more > 0 && ties < wanted) { -> if (more > 0 && ties <= wanted) {": (
-        "every rank is too high then"
+    "top_k: if (!add_up(lists, row, found, reaching > k, turn, &total)) break; -> "
+    "if (!add_up(lists, row, found, reaching >= k, turn, &total)) break;": (
+        "the k keys that reach one value reach the next ones too"
     ),
-    "top_k: if (more > 0 && ties < wanted) { -> if (more >= 0 && ties < wanted) {": (
-        "no thread has a tie then"
+    "top_k: const bool tied = reaching > k; -> const bool tied = reaching >= k;": (
+        "those that stay have numbers up to that of the last of them"
     ),
-    "top_k: (keys[left] == keys[right] && places[left] < places[right]); -> "
-    "(keys[left] == keys[right] && places[left] <= places[right]);": (
+    "top_k: for (int base = 0; base < HG_HELD * team; base += team) { -> "
+    "for (int base = 0; base <= HG_HELD * team; base += team) {": IDLE,
+    "top_k: for (int base = begin; base < end; base += HG_ROUND * team) { -> "
+    "for (int base = begin; base <= end; base += HG_ROUND * team) {": IDLE,
+    "top_k: const int enough = soon < room ? soon : room; -> "
+    "const int enough = soon <= room ? soon : room;": "the two are the same number then",
+    "top_k: const int end = n - begin < length ? n : begin + length; -> "
+    "const int end = n - begin <= length ? n : begin + length;": "the two are the same number then",
+    "top_k: const int length = (n - 1) / parts + 1, begin = part * length; -> "
+    "const int length = (n) / parts + 1, begin = part * length;": "parts that are longer by one",
+    "top_k: if (key == least && number(lists.number_of, place) >= bound) continue; -> "
+    "if (key == least && number(lists.number_of, place) > bound) continue;": (
+        "the item of that number was read before"
+    ),
+    "top_k: if (thread < width) { -> if (thread <= width) {": "two threads store the same values",
+    "top_k: if (thread < width && exists) { -> if (thread <= width && exists) {": (
+        "two threads store the same values"
+    ),
+    "top_k: number(number_of, at[left]) < number(number_of, at[right])); -> "
+    "number(number_of, at[left]) <= number(number_of, at[right]));": (
         "only the padding has a place twice"
     ),
 }
@@ -147,6 +175,8 @@ def outcome(file: str, source: str | None, folder: Path, timeout: float) -> str:
     failed = re.search(r"FAILED \S+::(\S+)", done.stdout)
     if failed is None:
         raise RuntimeError(f"pytest could not run:\n{done.stdout}{done.stderr}")
+    if "static assertion failed" in done.stdout:
+        return "a static assertion"
     if "KernelCompileError" in done.stdout:
         raise RuntimeError(f"a mutant does not compile:\n{done.stdout}")
     return failed[1]

@@ -8,7 +8,7 @@ Registers and stack of each are read from the compiled code and held against a b
 because 1024 threads then fill the 65,536 registers of a multiprocessor, and no stack, because that
 is where registers are spilled to. Where nvcc is on the PATH, its ptxas gives its own count of
 registers and spills for sm_80 and sm_90 as well. Exits with 1 if anything fails or exceeds
-the budget. Takes about 40 seconds of one core.
+the budget. Takes about a minute of one core.
 """
 
 from __future__ import annotations
@@ -33,6 +33,9 @@ PTXAS_ARCHITECTURES = (80, 90)
 CUPY_FLAGS = ("-std=c++17", "-ftz=true", "--device-as-default-execution-space")
 REGISTERS_AT_MOST = 64
 TYPES = {"HG_VALUE": ("float", "double"), "HG_INDEX": ("int", "long long")}
+# Columns of a thread in one load of 16 bytes or less, and threads of a row: what is launched.
+PACKS = {"float": ("4", "2", "1"), "double": ("2", "1")}
+LANES = ("32", "16", "8", "4")
 
 # Of the records in the section .nv.info: what they tell of a kernel.
 RECORD_OF_ONE_KERNEL, FRAME_BYTES, REGISTER_COUNT = 0x04, 0x11, 0x2F
@@ -193,10 +196,23 @@ def usage_by_ptxas(path: Path, flags: tuple[str, ...]) -> dict[str, Usage]:
 
 
 def variants(source: str) -> list[dict[str, str]]:
-    """Every choice of types for the macros that a source has."""
+    """Every choice of types, and of the shapes in use, for the macros that a source has."""
     macros = [macro for macro in TYPES if f"#define {macro} " in source]
     choices = itertools.product(*(TYPES[macro] for macro in macros))
-    return [dict(zip(macros, choice, strict=True)) for choice in choices]
+    types = [dict(zip(macros, choice, strict=True)) for choice in choices]
+    return [one | shape for one in types for shape in shapes(source, one)]
+
+
+def shapes(source: str, types: dict[str, str]) -> list[dict[str, str]]:
+    """The shapes that a source is compiled for; narrower packs of 32-bit indices only."""
+    if "#define HG_PACK " not in source:
+        return [{}]
+    packs = PACKS[types["HG_VALUE"]]
+    if "#define HG_LANES " not in source:
+        return [{"HG_PACK": pack} for pack in packs]
+    wide = [{"HG_PACK": packs[0], "HG_LANES": lanes} for lanes in LANES]
+    narrow = [{"HG_PACK": pack, "HG_LANES": LANES[0]} for pack in packs[1:]]
+    return [*wide, *narrow] if types["HG_INDEX"] == "int" else wide
 
 
 def show(file: str, types: dict[str, str], target: str, usages: dict[str, Usage]) -> bool:
@@ -206,7 +222,7 @@ def show(file: str, types: dict[str, str], target: str, usages: dict[str, Usage]
         verdict = "compiled" if usage.in_budget else "OVER BUDGET"
         kernel = name if name == file else f"{file}: {name}"
         print(
-            f"{kernel:28} {', '.join(types.values()):18} {target:12} {verdict:12}"
+            f"{kernel:28} {', '.join(types.values()):22} {target:12} {verdict:12}"
             f"{usage.registers:3} registers  {usage.stack} bytes of stack{spills}"
         )
     return bool(usages) and all(usage.in_budget for usage in usages.values())

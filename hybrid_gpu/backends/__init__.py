@@ -170,7 +170,7 @@ def _gpu_count() -> int:
     if importlib.util.find_spec("cupy") is None:
         return 0
     try:
-        from hybrid_gpu.backends.cupy_backend import device_count
+        from hybrid_gpu.backends.devices import device_count
     except ImportError:  # CuPy without the CUDA libraries that it needs
         return 0
     return device_count()
@@ -183,7 +183,7 @@ _numpy = cache(host_backend)
 @cache
 def _cupy(number: int) -> Backend:
     try:
-        from hybrid_gpu.backends.cupy_backend import open_device
+        from hybrid_gpu.backends.devices import open_device
     except ImportError as missing:
         raise BackendUnavailableError(
             f"backend 'cupy' needs CuPy ({missing}). Use backend='numpy', or {INSTALL_CUPY}"

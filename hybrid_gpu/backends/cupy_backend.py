@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import cached_property
 from types import ModuleType
 from typing import Any
@@ -16,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hybrid_gpu.backends import cuda, device_memory, transfers
+from hybrid_gpu.backends.cuda import DeviceCsr
 from hybrid_gpu.backends.generic import GenericBackend
 from hybrid_gpu.backends.local_records import LocalAnswer, LocalEffort, LocalProblem
 from hybrid_gpu.backends.numpy_backend import NumpyBackend, host_view
@@ -33,7 +33,8 @@ from hybrid_gpu.backends.protocol import (
     TopK,
     Update,
 )
-from hybrid_gpu.errors import BackendUnavailableError, DeviceMismatchError
+from hybrid_gpu.backends.step_records import Moves, Standing, Turn
+from hybrid_gpu.errors import DeviceMismatchError
 
 # DLPack's numbers for memory of a CUDA device: kDLCUDA and kDLCUDAManaged.
 _CUDA_DEVICES = (2, 13)
@@ -42,16 +43,9 @@ ENGINES = ("own", "cusparse")
 _PLACED_ONE_BY_ONE = 64
 # Rows of scores that are sorted as a whole at a time, where more is wanted than the kernel gives.
 _SORTED_TOGETHER = 4
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class DeviceCsr:
-    """A CSR matrix on the device; unlike CuPy's, its indices may take 64 bits."""
-
-    data: Array
-    indices: Array
-    indptr: Array
-    shape: tuple[int, int]
+# Products that are looked at while they are in the L2 cache (40 MB and more from the A100 on), and
+# rows of them: with more, cuBLAS is hardly faster.
+_PRODUCT_BYTES, _PRODUCT_ROWS = 32 << 20, 1024
 
 
 class CupyBackend(GenericBackend):
@@ -95,6 +89,11 @@ class CupyBackend(GenericBackend):
         with self.device:
             data, indices = cupy.ascontiguousarray(data), cupy.ascontiguousarray(indices)
             return DeviceCsr(data, indices, cupy.ascontiguousarray(indptr), shape)
+
+    def longest_row(self, matrix: SparseMatrix) -> int:
+        assert isinstance(matrix, DeviceCsr)
+        with self.device:
+            return matrix.longest_row
 
     def matmul(self, left: Array, right: Array) -> Array:
         with self.device:
@@ -144,7 +143,8 @@ class CupyBackend(GenericBackend):
 
     def top_k(self, scores: Array, k: int, numbering: Numbering | None = None) -> TopK:
         with self.device:
-            if k <= cuda.LARGEST_K and scores.shape[1] <= cuda.LARGEST_N:
+            small = k <= cuda.LARGEST_K and scores.shape[1] <= cuda.LARGEST_N
+            if small and 0 not in scores.shape:
                 return cuda.top_k(scores, k, numbering)
             # To sort a row takes twenty times its memory: some at a time.
             m = scores.shape[0]
@@ -153,6 +153,37 @@ class CupyBackend(GenericBackend):
                 rows = slice(start, min(start + _SORTED_TOGETHER, m))
                 best = super().top_k(scores[rows, :], k, numbering)
                 found.scores[rows, :], found.ids[rows, :] = best.scores, best.ids
+            return found
+
+    def largest_products(
+        self,
+        left: Array,
+        right: Array,
+        k: int,
+        numbering: Numbering | None = None,
+        advance: Callable[[int], None] | None = None,
+    ) -> TopK:
+        (m, _), n = left.shape, right.shape[0]
+        if k > cuda.LARGEST_K or n > cuda.LARGEST_N:
+            return super().largest_products(left, right, k, numbering, advance)
+        with self.device:
+            room, kind = self.available_bytes() // 4, left.dtype
+            rows = max(1, min(m, _PRODUCT_ROWS, room // cuda.list_bytes(n, k, kind)))
+            items = max(1, min(n, min(room, _PRODUCT_BYTES) // (rows * kind.itemsize)))
+            found = TopK(cupy.empty((m, k), kind), cupy.empty((m, k), cupy.int64))
+            memory = cupy.empty((rows * items,), kind)
+            for start in range(0, m, rows):
+                if advance:
+                    advance(start)
+                chosen = slice(start, min(start + rows, m))
+                queries = left[chosen, :]
+                best = cuda.BestOfRows(len(queries), items, k, kind, numbering, columns=False)
+                for first in range(0, n, items):
+                    others = right[first : first + items, :]
+                    tile = memory[: len(queries) * len(others)].reshape(len(queries), -1)
+                    best.read(cupy.dot(queries, others.T, out=tile), first)
+                part = best.sorted()
+                found.scores[chosen, :], found.ids[chosen, :] = part.scores, part.ids
             return found
 
     def place(self, ids: Array, values: Array, n: int) -> Array:
@@ -168,33 +199,80 @@ class CupyBackend(GenericBackend):
                 result[rows[:, number], columns] += values[:, number]
             return result[:n, :]
 
-    def laplacian_step(self, matrix: SparseMatrix, direction: Array, alpha: float) -> Product:
+    def laplacian_step(
+        self, matrix: SparseMatrix, direction: Array, alpha: float, *, summed: bool = True
+    ) -> Product:
         with self.device:
-            return cuda.laplacian_step(matrix, cupy.ascontiguousarray(direction), alpha)
+            if 0 in direction.shape:
+                return super().laplacian_step(matrix, direction, alpha)
+            direction = cupy.ascontiguousarray(direction)
+            return cuda.laplacian_step(matrix, direction, alpha, summed=summed)
+
+    def cg_pace(
+        self,
+        product: Product,
+        standing: Standing,
+        least: float,
+        taken: Deflated | None = None,
+        noise: float = 0.0,
+    ) -> Moves:
+        with self.device:
+            return cuda.cg_pace(product, standing, least, taken, noise)
 
     def cg_update(
-        self, solution: Array, residual: Array, direction: Array, product: Array, step: Array
+        self,
+        solution: Array,
+        residual: Array,
+        direction: Array,
+        product: Array,
+        step: Array,
+        *,
+        summed: bool = True,
     ) -> Update:
         with self.device:
-            arrays = (cupy.ascontiguousarray(array) for array in (solution, residual))
-            solution, residual = arrays
+            if 0 in solution.shape:
+                return super().cg_update(solution, residual, direction, product, step)
             return cuda.cg_update(
-                solution,
-                residual,
+                cupy.ascontiguousarray(solution),
+                cupy.ascontiguousarray(residual),
                 cupy.ascontiguousarray(direction),
                 cupy.ascontiguousarray(product),
                 step,
+                summed=summed,
             )
+
+    def cg_turn(
+        self, squared_norm: Array, standing: Standing, moving: Array, *, stop_early: bool
+    ) -> Turn:
+        with self.device:
+            return cuda.cg_turn(squared_norm, standing, moving, stop_early=stop_early)
 
     def column_dots(self, left: Array, right: Array) -> Array:
         with self.device:
-            return super().column_dots(left, right)
+            if left.dtype != right.dtype or 0 in left.shape:
+                return super().column_dots(left, right)
+            left_rows = cupy.ascontiguousarray(left)
+            return cuda.column_dots(
+                left_rows, left_rows if right is left else cupy.ascontiguousarray(right)
+            )
 
     def deflate(
         self, values: Array, vectors: CoarseVectors, inverse: CoarseInverse, alpha: float
     ) -> Deflated:
+        if vectors.spread is None or inverse.together is None:
+            with self.device:
+                return super().deflate(values, vectors, inverse, alpha)
         with self.device:
-            return super().deflate(values, vectors, inverse, alpha)
+            # As the generic one, with every part written where the next product reads it.
+            restricted = self.spmm(vectors.transposed, values)
+            (r, m), s = restricted.shape, inverse.together.shape[0]
+            both = cupy.empty((2 * r, m), restricted.dtype)
+            cupy.matmul(inverse.together, restricted[:s, :], out=both[:s, :])
+            if s < r:
+                cupy.multiply(inverse.alone, restricted[s:, :], out=both[s:r, :])
+            cupy.multiply(both[:r, :], restricted.dtype.type(-alpha), out=both[r:, :])
+            values = self.subtract_spmm(values, vectors.spread, both)
+            return Deflated(values, both[:r, :], restricted, inverse.norm)
 
     def local_search(
         self, problem: LocalProblem, places: Array, weights: Array, k: int, effort: LocalEffort
@@ -204,6 +282,8 @@ class CupyBackend(GenericBackend):
 
     def cg_direction(self, residual: Array, direction: Array, ratio: Array) -> Array:
         with self.device:
+            if 0 in direction.shape:
+                return super().cg_direction(residual, direction, ratio)
             return cuda.cg_direction(
                 cupy.ascontiguousarray(residual), cupy.ascontiguousarray(direction), ratio
             )
@@ -231,6 +311,21 @@ class CupyBackend(GenericBackend):
     def available_bytes(self) -> int:
         with self.device:
             return device_memory.available_bytes(self.device)
+
+    @contextmanager
+    def stage(self, label: str, times: dict[str, list[Callable[[], float]]]) -> Iterator[None]:
+        with self.device:
+            start, end = cupy.cuda.Event(), cupy.cuda.Event()
+            start.record()
+            with self.annotate(label):
+                yield
+            end.record()
+
+        def seconds() -> float:
+            end.synchronize()
+            return float(cupy.cuda.get_elapsed_time(start, end)) / 1e3
+
+        times[label].append(seconds)
 
     @contextmanager
     def annotate(self, label: str) -> Iterator[None]:
@@ -274,65 +369,6 @@ class CupyBackend(GenericBackend):
         if not hasattr(values, "__dlpack_device__"):
             return False
         return int(values.__dlpack_device__()[0]) in _CUDA_DEVICES
-
-
-def open_device(number: int) -> CupyBackend:
-    """The backend of a CUDA device that answers.
-
-    Raises
-    ------
-    BackendUnavailableError
-        If there is no driver, no device, or not this one.
-    """
-    try:
-        count = int(cupy.cuda.runtime.getDeviceCount())
-    except cupy.cuda.runtime.CUDARuntimeError as fault:
-        raise BackendUnavailableError(
-            f"CuPy {cupy.__version__} is installed, but no GPU answers: {fault}. Check the driver "
-            "with nvidia-smi, or use backend='numpy'."
-        ) from fault
-    if count == 0:
-        raise BackendUnavailableError(
-            "CuPy is installed, but this machine has no CUDA device. Use backend='numpy'."
-        )
-    if number >= count:
-        raise BackendUnavailableError(
-            f"there is no CUDA device {number}: this machine has {count}, numbered from 0. Use "
-            f"backend='cupy:{count - 1}' or lower."
-        )
-    return CupyBackend(number)
-
-
-def device_count() -> int:
-    """CUDA devices that answer; 0 without a driver."""
-    try:
-        return int(cupy.cuda.runtime.getDeviceCount())
-    except cupy.cuda.runtime.CUDARuntimeError:
-        return 0
-
-
-def describe_devices() -> list[tuple[str, str]]:
-    """CuPy, CUDA, driver and every device, in words."""
-    facts = [("cupy", str(cupy.__version__))]
-    runtime = cupy.cuda.runtime
-    try:
-        facts.append(("cuda", f"{_dotted(runtime.runtimeGetVersion())} (runtime)"))
-        facts.append(("driver", f"for CUDA up to {_dotted(runtime.driverGetVersion())}"))
-        count = int(runtime.getDeviceCount())
-    except runtime.CUDARuntimeError as fault:
-        return [*facts, ("driver", f"no GPU answers: {fault}")]
-    for number in range(count):
-        about = runtime.getDeviceProperties(number)
-        name = about["name"].decode()
-        size = about["totalGlobalMem"] / 1e9
-        facts.append(
-            (f"gpu {number}", f"{name}, {size:.1f} GB, sm_{about['major']}{about['minor']}")
-        )
-    return facts
-
-
-def _dotted(version: int) -> str:
-    return f"{version // 1000}.{version % 1000 // 10}"
 
 
 def _import_nvtx() -> ModuleType | None:

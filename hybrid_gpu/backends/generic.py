@@ -27,9 +27,12 @@ from hybrid_gpu.backends.protocol import (
     TopK,
     Update,
 )
+from hybrid_gpu.backends.step_records import Moves, Standing, Turn
 
 # Rows of a product at a time: with more, BLAS is no faster.
 _TILE_ROWS = 1024
+# Parts of a tall array that are reduced side by side.
+_PARTS = 64
 
 
 class GenericBackend(ABC):
@@ -58,6 +61,9 @@ class GenericBackend(ABC):
 
     def matmul(self, left: Array, right: Array) -> Array:
         return self.xp.matmul(left, right)
+
+    def longest_row(self, matrix: SparseMatrix) -> int:
+        return int(self.xp.max(matrix.indptr[1:] - matrix.indptr[:-1]))
 
     def reordered(self, matrix: SparseMatrix, numbering: Numbering) -> SparseMatrix:
         xp, (n, _) = self.xp, matrix.shape
@@ -159,17 +165,56 @@ class GenericBackend(ABC):
         )
         return self.spmm(matrix, xp.eye(m, dtype=values.dtype, device=self.device))
 
-    def laplacian_step(self, matrix: SparseMatrix, direction: Array, alpha: float) -> Product:
+    def laplacian_step(
+        self, matrix: SparseMatrix, direction: Array, alpha: float, *, summed: bool = True
+    ) -> Product:
         values = direction - alpha * self.spmm(matrix, direction)
         return Product(values=values, curvature=self.column_dots(direction, values))
 
+    def cg_pace(
+        self,
+        product: Product,
+        standing: Standing,
+        least: float,
+        taken: Deflated | None = None,
+        noise: float = 0.0,
+    ) -> Moves:
+        xp, curvature = self.xp, _summed(product.curvature, self.xp)
+        if taken is not None:
+            rounding = taken.norm * self.column_dots(taken.restricted, taken.restricted)
+            left = curvature - self.column_dots(taken.restricted, taken.coefficients)
+            # What is left of two nearly equal numbers may be the rounding of the coarse solve.
+            curvature = xp.where(left > noise * rounding, left, xp.zeros_like(left))
+        moving = (standing.squared > standing.target) & (curvature > least * standing.length)
+        return Moves(safe_ratio(standing.squared, curvature, moving, xp), moving)
+
     def cg_update(
-        self, solution: Array, residual: Array, direction: Array, product: Array, step: Array
+        self,
+        solution: Array,
+        residual: Array,
+        direction: Array,
+        product: Array,
+        step: Array,
+        *,
+        summed: bool = True,
     ) -> Update:
         step = self.xp.astype(step, solution.dtype)
         solution = solution + direction * step
         residual = residual - product * step
         return Update(solution, residual, self.column_dots(residual, residual))
+
+    def cg_turn(
+        self, squared_norm: Array, standing: Standing, moving: Array, *, stop_early: bool
+    ) -> Turn:
+        xp, target = self.xp, standing.target
+        squared_norm = _summed(squared_norm, xp)
+        ratio = safe_ratio(squared_norm, standing.squared, moving, xp)
+        if stop_early:
+            stuck = (standing.squared > target) & ~moving & standing.fresh
+            target = xp.where(stuck, xp.full_like(target, xp.inf), target)
+        # The old direction is orthogonal to the new residual.
+        length = squared_norm + ratio**2 * standing.length
+        return Turn(ratio, Standing(squared_norm, length, target, ~moving))
 
     def cg_direction(self, residual: Array, direction: Array, ratio: Array) -> Array:
         return residual + direction * self.xp.astype(ratio, residual.dtype)
@@ -197,8 +242,8 @@ class GenericBackend(ABC):
         return Deflated(
             values=values,
             coefficients=coefficients,
-            share=self.column_dots(restricted, coefficients),
-            rounding=inverse.norm * self.column_dots(restricted, restricted),
+            restricted=restricted,
+            norm=inverse.norm,
         )
 
     def local_search(
@@ -229,15 +274,21 @@ class GenericBackend(ABC):
         return None
 
     @contextmanager
-    def stage(self, label: str, seconds: dict[str, float]) -> Iterator[None]:
+    def stage(self, label: str, times: dict[str, list[Callable[[], float]]]) -> Iterator[None]:
         start = time.perf_counter()
         with self.annotate(label):
             yield
         self.synchronize()
-        seconds[label] += time.perf_counter() - start
+        seconds = time.perf_counter() - start
+        times[label].append(lambda: seconds)
 
     def annotate(self, label: str) -> AbstractContextManager[None]:
         return nullcontext()
+
+
+def _summed(sums: Array, xp: Any) -> Array:
+    """Sums (m,), which may be given in parts (parts, m)."""
+    return sums if sums.ndim == 1 else xp.sum(sums, axis=0)
 
 
 def power_of_two(sizes: Array, xp: Any) -> Array:
@@ -248,3 +299,26 @@ def power_of_two(sizes: Array, xp: Any) -> Array:
     some = sizes > 0
     exponents = xp.floor(xp.log2(xp.where(some, sizes, xp.ones_like(sizes))))
     return xp.pow(xp.full_like(sizes, 2.0), exponents)
+
+
+def safe_ratio(above: Array, below: Array, where: Array, xp: Any) -> Array:
+    """``above / below`` where the condition holds, 0 elsewhere, without a division by zero."""
+    zeros = xp.zeros_like(above)
+    ones = xp.ones_like(below)
+    return xp.where(where, above / xp.where(where, below, ones), zeros)
+
+
+def over_rows(reduce: Callable[..., Array], values: Array, xp: Any) -> Array:
+    """``reduce(values, axis=0)`` for a tall array (n, m), in two stages.
+
+    CuPy gives the sums of 32 columns to one block, which takes them row after row.
+    """
+    n, m = values.shape
+    rows = n // _PARTS
+    if rows < _PARTS:
+        return reduce(values, axis=0)
+    whole = rows * _PARTS
+    parts = reduce(xp.reshape(values[:whole, :], (_PARTS, rows, m)), axis=1)
+    if whole < n:
+        parts = xp.concat([parts, reduce(values[whole:, :], axis=0)[None, :]])
+    return reduce(parts, axis=0)

@@ -56,6 +56,8 @@ class LocalEffort:
         score at rank k and that so many ranks below are nearer than ``gap`` times the drift.
     gap : float
     changes : int
+    few : int
+        Changes among the best that count as none: about as many will still come.
     watched : int
         How many of the best items the rule watches.
     fewest : int
@@ -73,6 +75,7 @@ class LocalEffort:
     calm: float
     gap: float
     changes: int
+    few: int
     watched: int
     fewest: int
     steps: int

@@ -41,7 +41,7 @@ from hybrid_gpu.backends.local_system import (
 from hybrid_gpu.backends.protocol import Array
 
 # As in kernels/cpu/local.c, which tells what they are for.
-_RINGS, _ROUNDINGS, _NEAR, _WHOLE, _TRIES = 8, 8, 4, 100, 4
+_RINGS, _ROUNDINGS, _NEAR, _MOST, _WHOLE, _TRIES = 8, 8, 4, 4, 100, 4
 _BORDER_LOW, _BORDER_HIGH = 0.7, 1.5
 # What a round takes for each entry of a row, and for each node.
 _BYTES_OF_ENTRY, _BYTES_OF_NODE = 80, 400
@@ -196,7 +196,7 @@ def _round(
     (rivals,) = sums_by_query(query, m, task.backend)(above)
     gap, moved = kth - below, xp.where(xp.isfinite(drift), drift, xp.ones_like(drift))
     close = (gap > effort.tolerance / 4 * kth) & (gap <= effort.gap * moved * kth)
-    moves = (changes > 0) | close
+    moves = (changes > effort.few) | close
     still = xp.where(
         moves, (changes <= effort.changes) & (drift <= effort.calm), drift <= effort.drift
     )
@@ -204,7 +204,8 @@ def _round(
     told = goal >= (_ROUNDINGS * float(xp.finfo(last.dtype).eps)) ** 2 * queries.rest
     quiet = (rows >= effort.fewest) & still & (rivals == 0) & (last > 0) & (number > 1)
     reached = solution.squared <= xp.where(complete, goal, _NEAR * goal)
-    settled = (complete | quiet) & reached & told
+    nearby = _MOST * visited <= (_MOST - 1) * task.n
+    settled = (complete | (quiet & nearby)) & reached & told
     over = settled | complete | (number >= effort.rounds)
     nodes = replace(nodes, score=xp.where(nodes.inside, nodes.score, predicted))
     queries, nodes = _let_in(task, queries, nodes, last, ~over & ~queries.full)

@@ -62,7 +62,9 @@ class NativeBackend(NumpyBackend):
         native_steps.subtract_spmm(self.core, values, matrix, np.ascontiguousarray(dense))
         return values
 
-    def laplacian_step(self, matrix: SparseMatrix, direction: Array, alpha: float) -> Product:
+    def laplacian_step(
+        self, matrix: SparseMatrix, direction: Array, alpha: float, *, summed: bool = True
+    ) -> Product:
         if not _fits(matrix, direction):
             return super().laplacian_step(matrix, direction, alpha)
         direction = np.ascontiguousarray(direction)
@@ -70,7 +72,14 @@ class NativeBackend(NumpyBackend):
         return Product(values=values, curvature=curvature)
 
     def cg_update(
-        self, solution: Array, residual: Array, direction: Array, product: Array, step: Array
+        self,
+        solution: Array,
+        residual: Array,
+        direction: Array,
+        product: Array,
+        step: Array,
+        *,
+        summed: bool = True,
     ) -> Update:
         arrays = (solution, residual, direction, product)
         apart = lie_apart(solution, residual, direction) and lie_apart(solution, residual, product)

@@ -16,7 +16,7 @@ from hybrid_gpu.backends.protocol import HostArray
 from hybrid_gpu.backends.threads import for_each, thread_count
 
 _SEARCH = (POINTER,) * 3 + (INTEGER,) * 3 + (POINTER,) * 2 + (INTEGER,) + (POINTER,) * 3
-# Entries of rows that there is room for, by item: more than a reciprocal graph has on average.
+# Entries of a row that there is room for: more than a reciprocal graph has on average.
 _ENTRIES_PER_ITEM = 32
 _REALS = 13  # arrays of numbers by item, as in local.c
 
@@ -36,7 +36,7 @@ class _SettingsFields(ctypes.Structure):
             (name, REAL)
             for name in ("alpha", "tolerance", "push", "growth", "drift", "calm", "gap")
         ),
-        *((name, INTEGER) for name in ("changes", "watched", "fewest", "steps", "rounds")),
+        *((name, INTEGER) for name in ("changes", "few", "watched", "fewest", "steps", "rounds")),
     ]
 
 
@@ -63,9 +63,9 @@ class Memories:
     def __init__(self) -> None:
         self._free: deque[tuple[tuple[Any, ...], _MemoryFields, list[HostArray]]] = deque(maxlen=16)
 
-    def take(self, n: int, groups: int, room: int, like: str) -> Any:
+    def take(self, n: int, groups: int, room: int, entries: int, like: str) -> Any:
         """Memory of these sizes: what was given back, or new."""
-        sizes = (n, groups, room, like)
+        sizes = (n, groups, room, entries, like)
         for _ in range(len(self._free)):
             try:
                 kept = self._free.popleft()
@@ -73,7 +73,6 @@ class Memories:
                 break
             if kept[0] == sizes:
                 return kept
-        entries = room * _ENTRIES_PER_ITEM
         arrays: list[HostArray] = [
             np.full(n, -1, np.int32),
             *(np.empty(room, np.int32) for _ in range(4)),
@@ -101,6 +100,12 @@ class Native:
 
     core: Core
     memories: Memories
+
+
+def entry_room(room: int, n: int, entries: int) -> int:
+    """Entries of rows that there is room for beside so many items, in a graph of n items."""
+    # Of dense graphs, a few thousand rows would not fit: queries would end there, and not settle.
+    return room * max(_ENTRIES_PER_ITEM, -(-entries // n))
 
 
 def suits(problem: LocalProblem) -> bool:
@@ -139,6 +144,7 @@ def searched(
         effort.calm,
         effort.gap,
         effort.changes,
+        effort.few,
         effort.watched,
         effort.fewest,
         effort.steps,
@@ -147,12 +153,13 @@ def searched(
     best, scores = np.full((m, k), -1, np.int64), np.zeros((m, k), like)
     reports = np.zeros(m, _REPORT)
     room = max(effort.room, width)
+    entries = entry_room(room, n, adjacency.indices.size)
     call = core.function("hg_local_search", _SEARCH, adjacency.data, adjacency.indices)
     observed = address(places, "places", "int64", (m, width))
     values = address(weights, "weights", like, (m, width))
 
     def answer(query: int) -> None:
-        memory = memories.take(n, groups, room, like)
+        memory = memories.take(n, groups, room, entries, like)
         call(
             ctypes.addressof(index),
             ctypes.addressof(settings),

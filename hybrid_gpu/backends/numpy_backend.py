@@ -160,7 +160,9 @@ class NumpyBackend(GenericBackend):
         np.add.at(result, (ids[known], columns[known]), values[known])
         return result
 
-    def laplacian_step(self, matrix: SparseMatrix, direction: Array, alpha: float) -> Product:
+    def laplacian_step(
+        self, matrix: SparseMatrix, direction: Array, alpha: float, *, summed: bool = True
+    ) -> Product:
         assert isinstance(matrix, CsrMatrix)
         direction = np.ascontiguousarray(direction)
         m = direction.shape[1]
@@ -180,7 +182,14 @@ class NumpyBackend(GenericBackend):
         return Product(values=values, curvature=np.sum(curvature, axis=0))
 
     def cg_update(
-        self, solution: Array, residual: Array, direction: Array, product: Array, step: Array
+        self,
+        solution: Array,
+        residual: Array,
+        direction: Array,
+        product: Array,
+        step: Array,
+        *,
+        summed: bool = True,
     ) -> Update:
         step = step.astype(solution.dtype)
         tiles = _row_tiles(solution)
@@ -256,6 +265,15 @@ def host_view(values: Any) -> Any:
                 f"the array of {type(values).__module__} cannot be read from the host: {fault}"
             ) from fault
     return np.asarray(values)
+
+
+def host_copy(values: Any) -> Any:
+    """The same values as a NumPy array, copied from a device if they are on one."""
+    if array_api_compat.is_cupy_array(values):
+        values = values.get()
+    elif array_api_compat.is_torch_array(values):
+        values = values.detach().cpu()
+    return host_view(values)
 
 
 def is_on_host(values: Any) -> bool:

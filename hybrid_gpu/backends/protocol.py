@@ -8,12 +8,15 @@ gradients, streams and memory. If ``xp`` can express it, it does not belong here
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias
 
+import array_api_compat
 import numpy as np
 from numpy.typing import NDArray
+
+from hybrid_gpu.backends.step_records import Moves, Standing, Turn
 
 Array: TypeAlias = Any
 """An array of the backend's namespace ``xp``, on the backend's device."""
@@ -103,7 +106,7 @@ class Eigenpairs:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Product:
-    """``A P`` of shape (n, m), and the column dots of ``P`` with it, float64 of shape (m,)."""
+    """``A P`` (n, m), and the column dots of ``P`` with it, float64 (m,) or in parts (parts, m)."""
 
     values: Array
     curvature: Array
@@ -111,7 +114,10 @@ class Product:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Update:
-    """Solution and residual after one step, and the residual's squared column norms in float64."""
+    """Solution and residual after one step, and the residual's squared column norms in float64.
+
+    ``squared_norm`` is of shape (m,), or (parts, m) where it is left to ``cg_turn`` to add them up.
+    """
 
     solution: Array
     residual: Array
@@ -164,18 +170,33 @@ class Deflated:
     Attributes
     ----------
     values : float array of shape (n, m)
-    coefficients : float array of shape (r, m)
-        C.
-    share : float64 array of shape (m,)
-        Column dots of ``Z^T V`` with C: what the span has of a curvature.
-    rounding : float64 array of shape (m,)
-        How large the errors of ``share`` can be, in units of the dtype's precision.
+    coefficients, restricted : float arrays of shape (r, m)
+        C and ``Z^T V``.
+    norm : float
+        That of the inverse of E.
     """
 
     values: Array
     coefficients: Array
-    share: Array
-    rounding: Array
+    restricted: Array
+    norm: float
+
+    @property
+    def share(self) -> Array:
+        """What the span has of a curvature, float64 (m,)."""
+        return _dots(self.restricted, self.coefficients)
+
+    @property
+    def rounding(self) -> Array:
+        """How large the errors of ``share`` can be, in units of the dtype's precision."""
+        return _dots(self.restricted, self.restricted, self.norm)
+
+
+def _dots(left: Array, right: Array, times: float = 1.0) -> Array:
+    """Column dots of two small arrays on the device where they are, which CuPy wants current."""
+    xp, device = array_api_compat.array_namespace(left), left.device
+    with device if hasattr(device, "__enter__") else nullcontext():
+        return times * xp.sum(left * right, axis=0, dtype=xp.float64)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -276,13 +297,52 @@ class Backend(Protocol):
         Ids of -1 are skipped, values of a repeated id add up.
         """
 
-    def laplacian_step(self, matrix: SparseMatrix, direction: Array, alpha: float) -> Product:
-        """``(I - alpha W) P`` for the columns of a direction (n, m), with its column dots."""
+    def laplacian_step(
+        self, matrix: SparseMatrix, direction: Array, alpha: float, *, summed: bool = True
+    ) -> Product:
+        """``(I - alpha W) P`` for the columns of a direction (n, m), with its column dots.
+
+        Not ``summed``: these may be given in parts.
+        """
+
+    def cg_pace(
+        self,
+        product: Product,
+        standing: Standing,
+        least: float,
+        taken: Deflated | None = None,
+        noise: float = 0.0,
+    ) -> Moves:
+        """How far columns go that are not at their target yet.
+
+        A column moves if its curvature is above ``least`` times its length. What was ``taken`` out
+        of the product has no curvature, and what is left of it below ``noise`` times its rounding
+        is none.
+        """
 
     def cg_update(
-        self, solution: Array, residual: Array, direction: Array, product: Array, step: Array
+        self,
+        solution: Array,
+        residual: Array,
+        direction: Array,
+        product: Array,
+        step: Array,
+        *,
+        summed: bool = True,
     ) -> Update:
-        """Move each column by its ``step`` (m,). The first two arrays may be overwritten."""
+        """Move each column by its ``step`` (m,). The first two arrays may be overwritten.
+
+        Not ``summed``: the squared norms may be given in parts.
+        """
+
+    def cg_turn(
+        self, squared_norm: Array, standing: Standing, moving: Array, *, stop_early: bool
+    ) -> Turn:
+        """Where columns are after an update, and what they keep of their directions.
+
+        A column that could not move begins anew, with its residual for a direction; one that could
+        not even then has arrived, if columns may ``stop_early``.
+        """
 
     def column_dots(self, left: Array, right: Array) -> Array:
         """Dot products of the columns of two (n, m) arrays, added up in float64."""
@@ -324,8 +384,16 @@ class Backend(Protocol):
     def available_bytes(self) -> int:
         """Bytes that can still be allocated here."""
 
-    def stage(self, label: str, seconds: dict[str, float]) -> AbstractContextManager[None]:
-        """Mark a stage, wait for its end, and add its time to ``seconds[label]``."""
+    def stage(
+        self, label: str, times: dict[str, list[Callable[[], float]]]
+    ) -> AbstractContextManager[None]:
+        """Mark a stage, and add a function to ``times[label]`` that tells its seconds.
+
+        The function may wait for the stage's end; the stage itself does not.
+        """
+
+    def longest_row(self, matrix: SparseMatrix) -> int:
+        """Entries of the longest row."""
 
     def annotate(self, label: str) -> AbstractContextManager[None]:
         """Mark a stage for a profiler (an NVTX range on CUDA, nothing elsewhere)."""

@@ -18,6 +18,7 @@ from hybrid_gpu.backends import (
 )
 from hybrid_gpu.backends.protocol import CoarseInverse, HostArray
 from hybrid_gpu.backends.threads import Kept
+from hybrid_gpu.choices import BackendName
 from hybrid_gpu.diffusion.any_matrix import both_ways
 from hybrid_gpu.diffusion.basis import SlowedWalk, inverse_of
 from hybrid_gpu.diffusion.galerkin_basis import GalerkinBasis
@@ -94,7 +95,7 @@ def scaled_inverse(inverse: CoarseInverse, scale: float) -> CoarseInverse:
 
 @on_device(lambda graph: getattr(graph, "degrees", None), stays=True)
 def aggregate_basis(
-    graph: Graph, groups: Aggregation | Any, *, backend: str | Backend = "auto"
+    graph: Graph, groups: Aggregation | Any, *, backend: BackendName | Backend = "auto"
 ) -> AggregateBasis:
     """A basis of groups: one vector per group, the root of the degree inside and 0 outside.
 

@@ -219,7 +219,8 @@ def filtered(
             after = backend.spmm(matrix, now)
             after -= before
             before, now = now, after
-        tiles.append(now / xp.sqrt(xp.sum(now * now, axis=0)))
+        lengths = xp.sqrt(backend.column_dots(now, now))
+        tiles.append(now / xp.astype(lengths, now.dtype))
     return xp.concat(tiles, axis=1)
 
 
@@ -240,7 +241,7 @@ def rayleigh_ritz(
     vectors = backend.matmul(columns, xp.astype(rotation, columns.dtype))
     errors = backend.spmm(matrix, vectors)
     errors -= vectors * xp.astype(values, columns.dtype)
-    residuals = xp.sqrt(xp.sum(errors * errors, axis=0, dtype=xp.float64))
+    residuals = xp.sqrt(backend.column_dots(errors, errors))
     return RitzPairs(backend.to_numpy(values), vectors, backend.to_numpy(residuals))
 
 

@@ -7,9 +7,11 @@ which others stand beside it changes rounding only. Scalars stay on the device.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
-from hybrid_gpu.backends import Array, Backend
+from hybrid_gpu.backends import Array
+from hybrid_gpu.backends.generic import over_rows
 from hybrid_gpu.diffusion.basis import Basis
 from hybrid_gpu.diffusion.descent import Descent, Span, System, look_at, rounding_of
 from hybrid_gpu.diffusion.solution import Solution, Stopping
@@ -75,7 +77,8 @@ def _told_apart(system: System, span: Span | None, solved: _Solved, k: int, most
     xp, count = system.backend.xp, solved.squared.shape[0]
     # Most columns pass by a count, which takes a fraction of the time of their best scores.
     enough = xp.astype(xp.sqrt(solved.squared / k) / _PART_OF_LAST, solved.values.dtype)
-    (open_,) = xp.nonzero(xp.sum(xp.astype(solved.values >= enough, xp.int64), axis=0) < k)
+    above = xp.astype(system.scores(solved.values) >= enough, xp.uint8)
+    (open_,) = xp.nonzero(over_rows(partial(xp.sum, dtype=xp.int64), above, xp) < _due(system, k))
     half, steps = (count + 1) // 2, solved.steps
     # Half of them at a time: all the others are kept meanwhile.
     for start in range(0, open_.shape[0], half):
@@ -97,7 +100,7 @@ def _chased(system: System, span: Span | None, solved: _Solved, k: int, most: in
     numbers = xp.arange(solved.squared.shape[0], dtype=xp.int64, device=backend.device)
     part, found = system, solved
     while solved.steps < most:
-        goal = xp.maximum(_ranking_goal(found.values, k, backend), floor**2 * part.squared)
+        goal = xp.maximum(_ranking_goal(part, found.values, k), floor**2 * part.squared)
         (open_,) = xp.nonzero(found.squared > goal)
         if open_.shape[0] == 0:
             break
@@ -111,20 +114,36 @@ def _chased(system: System, span: Span | None, solved: _Solved, k: int, most: in
         )
         # A column that missed its goal is where rounding lets it get.
         (going,) = xp.nonzero(found.squared <= goal)
+        if going.shape[0] == 0:
+            break
         numbers, part = xp.take(numbers, going), part.columns(going)
         found = _Solved(*found.columns(going, xp), 0)
     return solved
 
 
-def _ranking_goal(values: Array, k: int, backend: Backend) -> Array:
+def _ranking_goal(system: System, values: Array, k: int) -> Array:
     """The squares of residuals (m,) at which the best k items of each column are told apart."""
-    xp = backend.xp
-    best = xp.astype(backend.top_k(values.T, k).scores, xp.float64)
+    xp, backend = system.backend.xp, system.backend
+    best = xp.astype(backend.top_k(system.scores(values).T, k).scores, xp.float64)
     # What diffusion does not reach is told apart already.
     reached = best > 0
     count = xp.sum(xp.astype(reached, xp.float64), axis=1)
     last = xp.min(xp.where(reached, best, xp.full_like(best, xp.inf)), axis=1)
-    return xp.where(count > 0, _PART_OF_LAST**2 * count * last**2, xp.full_like(last, xp.inf))
+    last = xp.where(count > 0, last, xp.ones_like(last))
+    goal = _PART_OF_LAST**2 * count * last**2
+    if system.watched is None:
+        return xp.where(count > 0, goal, xp.full_like(goal, xp.inf))
+    # Watched items that steps did not reach yet may be as far away as any: on to what rounding
+    # allows, or until they are reached.
+    return xp.where(count < xp.astype(_due(system, k), count.dtype), xp.zeros_like(goal), goal)
+
+
+def _due(system: System, k: int) -> Array | int:
+    """How many items the ranking of each column has: k, or as many (m,) as are watched."""
+    if system.watched is None:
+        return k
+    xp = system.backend.xp
+    return xp.clip(xp.sum(xp.astype(system.watched, xp.int64), axis=0), max=k)
 
 
 def _with_columns(solved: _Solved, numbers: Array, found: _Solved, xp: Any) -> _Solved:

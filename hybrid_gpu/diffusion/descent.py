@@ -7,7 +7,9 @@ from dataclasses import dataclass, fields, replace
 from typing import Any, Protocol
 
 from hybrid_gpu.backends import Array, Backend, SparseMatrix
+from hybrid_gpu.backends.generic import safe_ratio
 from hybrid_gpu.backends.protocol import Product
+from hybrid_gpu.backends.step_records import Standing
 from hybrid_gpu.diffusion.basis import Basis, Deflation
 from hybrid_gpu.diffusion.solution import RANKING_ACCURACY
 
@@ -35,6 +37,8 @@ class System:
         Squares of the right-hand sides: of the residuals of scores of zero.
     precise : sparse matrix of shape (n, n), or None
         W in float64, where float32 could not tell a residual from its own rounding.
+    watched : bool array of shape (n, m), or None
+        The items whose ranking is asked for, all of which diffusion can get to; None for all.
     """
 
     adjacency: SparseMatrix
@@ -43,10 +47,11 @@ class System:
     alpha: float
     precise: SparseMatrix | None
     backend: Backend
+    watched: Array | None = None
 
     def product(self, direction: Array) -> Product:
-        """``(I - alpha W) P``."""
-        return self.backend.laplacian_step(self.adjacency, direction, self.alpha)
+        """``(I - alpha W) P``; its curvature may be in parts."""
+        return self.backend.laplacian_step(self.adjacency, direction, self.alpha, summed=False)
 
     def left(self, solution: Array) -> Array:
         """What a solution leaves of the right-hand side; in float64 where that is needed."""
@@ -54,8 +59,8 @@ class System:
             return self.right_side - self.product(solution).values
         xp = self.backend.xp
         values = xp.astype(solution, xp.float64)
-        product = self.backend.laplacian_step(self.precise, values, self.alpha).values
-        return xp.astype(self.right_side, xp.float64) - product
+        made = self.backend.laplacian_step(self.precise, values, self.alpha, summed=False)
+        return xp.astype(self.right_side, xp.float64) - made.values
 
     def relative(self, squared: Array) -> Array:
         """Squares of residuals (m,) as relative residuals."""
@@ -66,7 +71,14 @@ class System:
         """Some of the columns, by their numbers."""
         take = self.backend.xp.take
         right_side, squared = take(self.right_side, chosen, axis=1), take(self.squared, chosen)
-        return replace(self, right_side=right_side, squared=squared)
+        watched = None if self.watched is None else take(self.watched, chosen, axis=1)
+        return replace(self, right_side=right_side, squared=squared, watched=watched)
+
+    def scores(self, solution: Array) -> Array:
+        """The values of a solution, with zeros for items that are not watched."""
+        if self.watched is None:
+            return solution
+        return self.backend.xp.where(self.watched, solution, self.backend.xp.zeros_like(solution))
 
     def residuals(self, solution: Array) -> Array:
         """The relative residual of each column of a solution, float64 of shape (m,)."""
@@ -100,10 +112,8 @@ def system_of(
 
 def rounding_of(adjacency: SparseMatrix, dtype: Any, alpha: float, backend: Backend) -> float:
     """The relative residual that rounding alone can make."""
-    xp = backend.xp
-    longest = int(xp.max(adjacency.indptr[1:] - adjacency.indptr[:-1]))
-    root = math.sqrt(max(longest, 1))
-    return float(xp.finfo(dtype).eps) * root / (1 - alpha)
+    root = math.sqrt(max(backend.longest_row(adjacency), 1))
+    return float(backend.xp.finfo(dtype).eps) * root / (1 - alpha)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -117,15 +127,6 @@ class Span:
         """Solve the residual's part in the span: none of it is left."""
         taken = self.taken_out(residual)
         return solution + self.basis.prolong(taken.coefficients), taken.values
-
-    def outside(self, product: Product, xp: Any) -> Product:
-        """A product without the span: every column v loses ``A Z E^-1 Z^T v``."""
-        epsilon = float(xp.finfo(product.values.dtype).eps)
-        taken = self.taken_out(product.values)
-        left = product.curvature - taken.share
-        # What is left of two nearly equal numbers may be the rounding of the coarse solve.
-        noise = _CURVATURE_NOISE * epsilon * taken.rounding
-        return Product(taken.values, xp.where(left > noise, left, xp.zeros_like(left)))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -155,30 +156,24 @@ def look_at(system: System, span: Span | None, solution: Array) -> Look:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Walk:
-    """Columns on their way.
-
-    ``numbers`` are the columns' own, ``squared`` and ``length`` the squares of residual and
-    direction, ``fresh`` tells whose direction is the residual itself.
-    """
+    """Columns on their way; ``numbers`` are their own."""
 
     numbers: Array
     solution: Array
     residual: Array
     direction: Array
-    squared: Array
-    length: Array
-    fresh: Array
-    target: Array
+    standing: Standing
 
     def columns(self, chosen: Array, xp: Any) -> _Walk:
         """Some of the columns, by their places."""
-        wide = ("solution", "residual", "direction")
-        names = [field.name for field in fields(self)]
+        names = [field.name for field in fields(self.standing)]
+        parts = (xp.take(getattr(self.standing, name), chosen) for name in names)
         return _Walk(
-            **{
-                name: xp.take(getattr(self, name), chosen, axis=1 if name in wide else 0)
-                for name in names
-            }
+            numbers=xp.take(self.numbers, chosen),
+            solution=xp.take(self.solution, chosen, axis=1),
+            residual=xp.take(self.residual, chosen, axis=1),
+            direction=xp.take(self.direction, chosen, axis=1),
+            standing=Standing(*parts),
         )
 
 
@@ -207,21 +202,19 @@ class Descent:
         """Steps until every column's squared residual is below its target; how many they were."""
         xp, backend = self.backend.xp, self.backend
         squared = backend.column_dots(residual, residual)
+        fresh = xp.ones_like(squared, dtype=xp.bool)
         walk = _Walk(
             numbers=xp.arange(squared.shape[0], dtype=xp.int64, device=backend.device),
             solution=solution,
             residual=residual,
             direction=xp.asarray(residual, copy=True),
-            squared=squared,
-            length=squared,
-            fresh=xp.ones_like(squared, dtype=xp.bool),
-            target=target,
+            standing=Standing(squared, squared, target, fresh),
         )
         arrived: list[_Walk] = []
         taken = 0
         while taken < steps:
             if stop_early and taken % _STEPS_BETWEEN_CHECKS == 0:
-                wanting = walk.squared > walk.target
+                wanting = walk.standing.squared > walk.standing.target
                 count = int(xp.sum(xp.astype(wanting, xp.int64)))
                 if count == 0:
                     break
@@ -234,53 +227,39 @@ class Descent:
             walk = self._stepped(walk, project, stop_early)
         return _together([*arrived, walk], xp), taken
 
-    def _product(self, direction: Array) -> Product:
-        product = self.operator.product(direction)
-        return product if self.span is None else self.span.outside(product, self.backend.xp)
-
     def _stepped(self, walk: _Walk, project: bool, stop_early: bool) -> _Walk:
         """One step of every column that has not arrived."""
-        xp, backend = self.backend.xp, self.backend
-        product = self._product(walk.direction)
-        wanting = walk.squared > walk.target
+        backend, span, standing, taken = self.backend, self.span, walk.standing, None
+        product = self.operator.product(walk.direction)
+        values = product.values
+        if span is not None:
+            # Every column v of the product loses A Z E^-1 Z^T v.
+            taken = span.taken_out(values)
+            values = taken.values
         # The eigenvalues of A are at least 1 - alpha. A step by less curvature would be one by
         # rounding alone, and run away (20 rings of 70 items in float32: residual 1e-5 after 5
         # steps, 0.07 after 15).
-        smallest = 1 - self.operator.alpha
-        moving = wanting & (product.curvature > smallest / 2 * walk.length)
-        step = safe_ratio(walk.squared, product.curvature, moving, xp)
+        least = (1 - self.operator.alpha) / 2
+        noise = _CURVATURE_NOISE * float(backend.xp.finfo(values.dtype).eps)
+        moves = backend.cg_pace(product, standing, least, taken, noise)
         update = backend.cg_update(
-            walk.solution, walk.residual, walk.direction, product.values, step
+            walk.solution, walk.residual, walk.direction, values, moves.step, summed=False
         )
         solution, residual, left = update.solution, update.residual, update.squared_norm
-        if self.span is not None and project:
+        moving = moves.moving
+        if span is not None and project:
             # Rounding lets the residual leak into the span, where the operator is zero and steps
             # grow without bound: left alone, errors of 1e-5 after 20 steps are 1 after 100.
-            solution, residual = self.span.corrected(solution, residual)
+            solution, residual = span.corrected(solution, residual)
             left = backend.column_dots(residual, residual)
             # A direction that is no longer orthogonal to the residuals, as its length tells, has
             # lost its way: the column begins anew.
-            length = backend.column_dots(walk.direction, walk.direction)
-            moving = moving & (length > 0.5 * walk.length) & (length < 2 * walk.length)
-            walk = replace(walk, length=length)
-        # A column that could not move begins anew, with its residual for a direction; one that
-        # could not even then is where rounding lets it get.
-        ratio = safe_ratio(left, walk.squared, moving, xp)
-        target = walk.target
-        if stop_early:
-            stuck = wanting & ~moving & walk.fresh
-            target = xp.where(stuck, xp.full_like(target, xp.inf), target)
-        return replace(
-            walk,
-            solution=solution,
-            residual=residual,
-            direction=backend.cg_direction(residual, walk.direction, ratio),
-            squared=left,
-            # The direction is orthogonal to the next residual.
-            length=left + ratio**2 * walk.length,
-            fresh=~moving,
-            target=target,
-        )
+            length, before = backend.column_dots(walk.direction, walk.direction), standing.length
+            moving = moving & (length > 0.5 * before) & (length < 2 * before)
+            standing = replace(standing, length=length)
+        turn = backend.cg_turn(left, standing, moving, stop_early=stop_early)
+        direction = backend.cg_direction(residual, walk.direction, turn.ratio)
+        return _Walk(walk.numbers, solution, residual, direction, turn.standing)
 
 
 def _together(walks: list[_Walk], xp: Any) -> Array:
@@ -289,10 +268,3 @@ def _together(walks: list[_Walk], xp: Any) -> Array:
         return walks[0].solution
     places = xp.argsort(xp.concat([walk.numbers for walk in walks]))
     return xp.take(xp.concat([walk.solution for walk in walks], axis=1), places, axis=1)
-
-
-def safe_ratio(above: Array, below: Array, where: Array, xp: Any) -> Array:
-    """``above / below`` where the condition holds, 0 elsewhere, without a division by zero."""
-    zeros = xp.zeros_like(above)
-    ones = xp.ones_like(below)
-    return xp.where(where, above / xp.where(where, below, ones), zeros)

@@ -18,8 +18,10 @@ from hybrid_gpu.backends import (
     select_backend,
     settled,
 )
+from hybrid_gpu.backends.generic import over_rows
 from hybrid_gpu.backends.protocol import CoarseInverse, Deflated, HostArray, Numbering
 from hybrid_gpu.backends.threads import Kept
+from hybrid_gpu.choices import BackendName, PrecisionName
 from hybrid_gpu.diffusion.basis import Deflation, SlowedWalk, host64, inverse_of
 from hybrid_gpu.diffusion.filters import Filter
 from hybrid_gpu.diffusion.galerkin_basis import SparseEigenBasis, sparse_eigen_basis
@@ -108,15 +110,15 @@ class EigenBasis:
     @on_own_device
     def _deflated(self, signal: Array, inverse: CoarseInverse, alpha: float) -> Deflated:
         """What is left of a signal when its part in the span is solved."""
-        xp, restricted = self.backend.xp, self.restrict(signal)
+        restricted = self.restrict(signal)
         coefficients = inverse.alone * restricted
         # Not U Lambda c: vectors of low precision are eigenvectors only nearly.
         change = self.prolong(coefficients)
         return Deflated(
             values=signal - change + alpha * self.backend.spmm(self.adjacency, change),
             coefficients=coefficients,
-            share=xp.sum(restricted * coefficients, axis=0, dtype=xp.float64),
-            rounding=inverse.norm * xp.sum(restricted * restricted, axis=0, dtype=xp.float64),
+            restricted=restricted,
+            norm=inverse.norm,
         )
 
     @on_own_device
@@ -200,7 +202,8 @@ class EigenBasis:
         """Eigenvectors of the changed graph, computed beginning with these."""
         vectors = moved_vectors(self.dense(), graph, old_places, self.backend)
         spectrum = continued_eigenpairs(graph, vectors, self.backend)
-        precision = self.precision if self.precision in ("float16", "int8") else "float32"
+        short: dict[str, PrecisionName] = {"float16": "float16", "int8": "int8"}
+        precision = short.get(self.precision, "float32")
         return eigen_basis(spectrum, graph, precision=precision, backend=self.backend)
 
     def arrays(self) -> Mapping[str, Any]:
@@ -268,8 +271,8 @@ def eigen_basis(
     spectrum: Spectrum,
     graph: Graph,
     *,
-    precision: str = "float32",
-    backend: str | Backend = "auto",
+    precision: PrecisionName = "float32",
+    backend: BackendName | Backend = "auto",
 ) -> EigenBasis:
     """The basis of a spectrum.
 
@@ -302,7 +305,9 @@ def eigen_basis(
             )
         vectors = xp.astype(vectors, xp.float16)
     elif precision == "int8":
-        largest = xp.max(xp.abs(vectors), axis=0) if spectrum.rank else spectrum.eigenvalues
+        largest = spectrum.eigenvalues
+        if spectrum.rank:
+            largest = over_rows(xp.max, xp.abs(vectors), xp)
         scales = xp.where(largest > 0, largest, xp.ones_like(largest)) / 127
         vectors = xp.astype(xp.round(vectors / scales), xp.int8)
     return EigenBasis(

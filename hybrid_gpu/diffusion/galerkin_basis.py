@@ -18,6 +18,7 @@ from hybrid_gpu.backends import (
 )
 from hybrid_gpu.backends.protocol import CoarseInverse, HostArray, Numbering
 from hybrid_gpu.backends.threads import Kept
+from hybrid_gpu.choices import BackendName
 from hybrid_gpu.diffusion.any_matrix import both_ways, dense_on_host, rows_taken, times
 from hybrid_gpu.diffusion.basis import (
     Deflation,
@@ -232,7 +233,7 @@ def sparse_eigen_basis(
     *,
     sparsity: float = 0.99,
     weights: Any = None,
-    backend: str | Backend = "auto",
+    backend: BackendName | Backend = "auto",
 ) -> SparseEigenBasis:
     """A basis of the largest entries of the eigenvectors.
 
@@ -281,7 +282,9 @@ def sparse_eigen_basis(
 
 
 @on_device(lambda graph: getattr(graph, "degrees", None), stays=True)
-def given_basis(graph: Graph, vectors: Any, *, backend: str | Backend = "auto") -> GalerkinBasis:
+def given_basis(
+    graph: Graph, vectors: Any, *, backend: BackendName | Backend = "auto"
+) -> GalerkinBasis:
     """The user's own vectors: an array or a sparse matrix of shape (n, r).
 
     Vectors that depend on each other are allowed: the solver works on what they span.

@@ -8,6 +8,8 @@ groups' own walk at the right pace, and how much effort is enough.
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
 from hybrid_gpu.backends import Array, Backend, settled
@@ -28,7 +30,7 @@ _SLOWER, _SLOWEST = 2**0.5, 64.0
 # none.
 _ACCURACY, _LEAST_PART = 1e-3, 1e-4
 # Items that a query may see, first, and after each time that this was not enough.
-ROOMS = (1 << 16, 1 << 17, 1 << 18)
+ROOMS = (1 << 16, 1 << 17, 1 << 18, 1 << 19)
 # Graphs of so many items may be seen whole.
 _SMALL = 20_000
 # The rule watches at least so many of the best items: with fewer, a round without a change says
@@ -40,11 +42,11 @@ _FEWEST, _FEWEST_PART = 3000, 10
 
 
 def most_room(n: int) -> int:
-    """Items that a query of n may see: a search that sees most of a large graph is not local.
+    """Items that a query of n may see: a search that sees nearly all of a large graph is not local.
 
     Graphs with hubs are like that; to solve them whole is faster, and right more often.
     """
-    return min(n, max(_SMALL, n // 2))
+    return min(n, max(_SMALL, 3 * n // 4))
 
 
 def effort_for(k: int, alpha: float, room: int) -> LocalEffort:
@@ -53,21 +55,33 @@ def effort_for(k: int, alpha: float, room: int) -> LocalEffort:
     patience = min(1.0, (1 - alpha) / 0.01)
     # Of fewer than a hundred, not one may be wrong.
     strict = 2.0 if k < _WATCHED else 1.0
+    few = _few(k)
     fewest = int(_FEWEST * min(1.0, 0.01 / (1 - alpha)) ** 0.5)
     return LocalEffort(
         tolerance=5e-4 * patience**0.5 / strict,
         push=0.01,
         growth=0.5,
-        drift=0.0025 * patience,
+        drift=0.0025 * patience * math.sqrt(1 + few),
         calm=0.0005 * patience,
         gap=strict,
         changes=max(1, k // 100),
+        few=few,
         watched=max(k, _WATCHED),
         fewest=max(k, _WATCHED, min(fewest, room // _FEWEST_PART)),
         steps=100,
         rounds=24,
         room=room,
     )
+
+
+def _few(k: int) -> int:
+    """Changes in a round after which no more than one in a hundred of the best k is wrong.
+
+    About as many as changed in a round are still wrong after it (``bench/stop_rule.py``). Chance
+    makes of that mean three roots more at most: the largest c with ``c + 3 sqrt(c)`` within one
+    percent of k. None below 400 items.
+    """
+    return int(((math.sqrt(9 + k / 25) - 3) / 2) ** 2)
 
 
 def local_problem(

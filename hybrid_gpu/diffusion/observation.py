@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from hybrid_gpu.backends import Array, Backend, on_device, select_backend
+from hybrid_gpu.choices import BackendName, DtypeName, MetricName
 from hybrid_gpu.validation import check_count, check_dtype, check_neighbor_lists, check_positive
 
 
@@ -47,9 +48,9 @@ def observe(
     *,
     gamma: float = 3.0,
     query_neighbors: int | None = 5,
-    metric: str = "cosine",
-    dtype: str = "float32",
-    backend: str | Backend = "auto",
+    metric: MetricName = "cosine",
+    dtype: DtypeName = "float32",
+    backend: BackendName | Backend = "auto",
 ) -> Observation:
     """The observation of first-stage results: each item weighs ``(similarity)_+ ** gamma``.
 

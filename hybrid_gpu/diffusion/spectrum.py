@@ -10,6 +10,7 @@ import numpy as np
 
 from hybrid_gpu.backends import Array, Backend, on_device, select_backend
 from hybrid_gpu.backends.protocol import Eigenpairs, HostArray
+from hybrid_gpu.choices import BackendName
 from hybrid_gpu.diffusion.block_eigensolver import (
     TILE_COLUMNS,
     ComponentMatrix,
@@ -28,7 +29,7 @@ from hybrid_gpu.diffusion.block_eigensolver import (
 from hybrid_gpu.errors import ConvergenceError
 from hybrid_gpu.graph.affinity import Graph, largest_component
 from hybrid_gpu.graph.aggregation import aggregate
-from hybrid_gpu.progress import Progress
+from hybrid_gpu.progress import ProgressOption, as_progress
 from hybrid_gpu.validation import (
     check_choice,
     check_count,
@@ -103,8 +104,8 @@ def leading_eigenpairs(
     order: Any = None,
     seed: int = 0,
     on_failure: str = "raise",
-    progress: Progress | None = None,
-    backend: str | Backend = "auto",
+    progress: ProgressOption = None,
+    backend: BackendName | Backend = "auto",
 ) -> Spectrum:
     """The ``rank`` largest eigenpairs on the largest connected component, as in the paper.
 
@@ -153,6 +154,7 @@ def leading_eigenpairs(
     """
     check_kind(graph, "graph", Graph, "Pass index.graph, or make one with graph_from_affinity.")
     device = select_backend(backend, like=graph.degrees)
+    progress = as_progress(progress)
     engine = check_choice(engine, "engine", ("block", "lanczos"))
     on_failure = check_choice(on_failure, "on_failure", ("raise", "keep"))
     if tolerance is None:
@@ -252,7 +254,7 @@ def _residuals(
     for tile in tiles_of(vectors.shape[1], TILE_COLUMNS):
         wide = xp.astype(vectors[:, tile], xp.float64)
         errors = backend.spmm(matrix, wide) - wide * values[tile]
-        norms.append(xp.sqrt(xp.sum(errors * errors, axis=0)))
+        norms.append(xp.sqrt(backend.column_dots(errors, errors)))
     return backend.to_numpy(xp.concat(norms))
 
 
@@ -294,7 +296,8 @@ def _without(columns: Array, vectors: Array, backend: Backend) -> Array:
     for _ in range(2):
         along = backend.matmul(vectors.T, columns)
         columns = columns - backend.matmul(vectors, along)
-        columns = columns / xp.sqrt(xp.sum(columns * columns, axis=0))
+        lengths = xp.sqrt(backend.column_dots(columns, columns))
+        columns = columns / xp.astype(lengths, columns.dtype)
     return columns
 
 

@@ -12,11 +12,13 @@ import numpy as np
 
 from hybrid_gpu.backends import Array, Backend, on_device, on_own_device, select_backend
 from hybrid_gpu.backends.host_memory import address_room
-from hybrid_gpu.backends.protocol import HostArray, Numbering, TopK
+from hybrid_gpu.backends.protocol import HostArray, Numbering
+from hybrid_gpu.choices import ArrayInput, BackendName, DtypeName
 from hybrid_gpu.errors import install_line
-from hybrid_gpu.graph.streamed import fits, streamed_best
+from hybrid_gpu.graph.cuvs_neighbors import check_cuvs, cuvs_best
+from hybrid_gpu.graph.streamed import fits, others, streamed_best
 from hybrid_gpu.graph.vectors import Vectors, vectors_of
-from hybrid_gpu.progress import Progress
+from hybrid_gpu.progress import Progress, ProgressOption, as_progress
 from hybrid_gpu.validation import check_count, check_dtype, dtype_name
 
 # An inverted-file index that probes one list, FAISS's default, misses most reciprocal edges.
@@ -62,14 +64,14 @@ class Neighbors:
 
 @on_device(lambda descriptors: descriptors, stays=False)
 def nearest_neighbors(
-    descriptors: Any,
+    descriptors: ArrayInput,
     queries: Any = None,
     *,
     k: int,
     knn: str = "auto",
-    dtype: str = "float32",
-    progress: Progress | None = None,
-    backend: str | Backend = "auto",
+    dtype: DtypeName = "float32",
+    progress: ProgressOption = None,
+    backend: BackendName | Backend = "auto",
 ) -> Neighbors:
     """The ``k`` most similar items of every query.
 
@@ -83,16 +85,20 @@ def nearest_neighbors(
         Neighbors per query.
     knn
         ``"exact"``: matrix products and top-k on the backend, ties to the lower id. ``"faiss"``:
-        FAISS's exhaustive index. Any other string is a FAISS factory string such as
-        ``"IVF4096,Flat"``, for approximate neighbors of large databases. ``"auto"``: FAISS if it is
-        installed for where the backend runs and there are at least 20,000 items, else exact; exact
-        also for the items themselves where the native core runs.
+        FAISS's exhaustive index. ``"cuvs"``: NVIDIA's cuVS on a GPU, exhaustive up to 4 million
+        items and NN-descent beyond; never executed by its authors, so ``"auto"`` never takes it.
+        Any other string is a FAISS factory string such as ``"IVF4096,Flat"``, for approximate
+        neighbors of large databases. ``"auto"``: FAISS if it is installed for where the backend
+        runs and there are at least 20,000 items, else exact; exact also for the items themselves
+        where the native core runs.
 
     Raises
     ------
     ValueError
-        For wrong shapes, NaN, a ``k`` that the database cannot give, or a FAISS index that cannot
-        be made of so few items.
+        For wrong shapes, NaN, a ``k`` that the database cannot give, a FAISS index that cannot be
+        made of so few items, or ``"cuvs"`` without a GPU.
+    ImportError
+        If the engine is not installed.
     MemoryError
         If a limit of addresses (``ulimit -v``) is too low for FAISS and its threads.
 
@@ -110,9 +116,10 @@ def nearest_neighbors(
     >>> hg.nearest_neighbors(items, [[5.0, 2]], k=2).ids.tolist()
     [[1, 0]]
     """
+    progress = as_progress(progress)
     device = select_backend(backend, like=descriptors)
     dtype = check_dtype(dtype)
-    check_engine(knn)
+    check_engine(knn, device)
     items = vectors_of(descriptors, "descriptors", dtype=dtype, backend=device)
     n, d = items.shape
     if queries is None:
@@ -130,18 +137,25 @@ def nearest_neighbors(
     )
 
 
-def check_engine(knn: Any) -> None:
-    """Refuse what cannot name a way to find neighbors."""
+def check_engine(knn: Any, backend: Backend) -> None:
+    """Refuse what cannot name a way to find neighbors on a backend."""
     if not isinstance(knn, str):
         raise TypeError(
-            f"knn must be 'auto', 'exact', 'faiss' or a FAISS factory string; got {knn!r}."
+            f"knn must be 'auto', 'exact', 'faiss', 'cuvs' or a FAISS factory string; got {knn!r}."
         )
+    if knn == "cuvs":
+        check_cuvs(backend)
 
 
 def units_for(knn: str, vectors: Vectors) -> Array | HostArray | None:
     """What an engine searches: on the device if it fits there, else on the host; None for tiles."""
     if fits(vectors):
         return vectors.units()
+    if knn == "cuvs":
+        raise MemoryError(
+            "knn='cuvs' needs all descriptors in the memory of the GPU, and these leave no room "
+            "there. Use knn='exact', which reads them tile by tile."
+        )
     # FAISS takes what it is given from the host.
     return None if knn in ("auto", "exact") else vectors.on_host().units()
 
@@ -156,7 +170,7 @@ def neighbors_of_units(
     backend: Backend,
 ) -> Neighbors:
     """``nearest_neighbors`` of what is checked and of unit length already."""
-    check_engine(knn)
+    check_engine(knn, backend)
     if knn == "auto":
         # Of items with each other, the native core needs half of the products
         # (``bench/exact_neighbors.py``).
@@ -169,6 +183,9 @@ def neighbors_of_units(
             own = backend.xp.arange(units.shape[0], dtype=backend.xp.int64, device=backend.device)
             queries = units
         return exact_neighbors(units, queries, k, own=own, progress=progress, backend=backend)
+    if knn == "cuvs":
+        best = cuvs_best(units, queries, k, progress=progress, backend=backend)
+        return Neighbors(ids=best.ids, similarities=best.scores)
     factory = "Flat" if knn == "faiss" else knn
     return _through_faiss(units, queries, k, factory=factory, progress=progress, backend=backend)
 
@@ -231,19 +248,8 @@ def exact_neighbors(
     best = backend.largest_products(queries, units, wanted, numbering, advance)
     advance(m)
     if own is not None:
-        best = _others(best, own, backend)
+        best = others(best, own, backend)
     return Neighbors(ids=best.ids, similarities=best.scores)
-
-
-def _others(best: TopK, own: Array, backend: Backend) -> TopK:
-    """The best but one: without the item itself, or the last if that is not among them."""
-    xp, k = backend.xp, best.ids.shape[1] - 1
-    itself = xp.astype(best.ids == own[:, None], xp.int64)
-    # From where an item finds itself on, the next one comes up.
-    chosen = xp.arange(k, dtype=xp.int64, device=backend.device)
-    chosen = chosen[None, :] + xp.cumulative_sum(itself, axis=1)[:, :k]
-    scores = xp.take_along_axis(best.scores, chosen, axis=1)
-    return TopK(scores=scores, ids=xp.take_along_axis(best.ids, chosen, axis=1))
 
 
 def streamed_neighbors(vectors: Vectors, k: int, *, progress: Progress | None) -> Neighbors:
@@ -257,9 +263,10 @@ def is_approximate(knn: str) -> bool:
     return knn not in ("auto", "exact", "faiss", "Flat")
 
 
-def check_knn(knn: str, dimensions: int) -> None:
+def check_knn(knn: str, dimensions: int, backend: Backend) -> None:
     """Refuse what ``nearest_neighbors`` would, before there is anything to search."""
-    if knn not in ("auto", "exact"):
+    check_engine(knn, backend)
+    if knn not in ("auto", "exact", "cuvs"):
         _made_by_faiss("Flat" if knn == "faiss" else knn, dimensions)
 
 
@@ -280,7 +287,8 @@ def _made_by_faiss(factory: str, dimensions: int) -> Any:
         return faiss.index_factory(dimensions, factory, faiss.METRIC_INNER_PRODUCT)
     except RuntimeError as fault:
         raise ValueError(
-            f"knn must be 'auto', 'exact', 'faiss' or a FAISS factory string; got {factory!r}."
+            f"knn must be 'auto', 'exact', 'faiss', 'cuvs' or a FAISS factory string; got "
+            f"{factory!r}."
         ) from fault
 
 

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import numpy as np
 
-from hybrid_gpu.backends import Array
+from hybrid_gpu.backends import Array, Backend
 from hybrid_gpu.backends.protocol import TopK
 from hybrid_gpu.graph.vectors import Vectors
 from hybrid_gpu.progress import Progress
 
-# Queries that a block of items is multiplied with: with far fewer, a product only reads the block.
-_QUERIES = 256
-# Similarities of a tile, with themselves masked, and the mask; a tile of vectors, while it is made.
-_PRODUCTS, _VECTORS = 3, 8
+# A tile of vectors takes so much of itself while it is made.
+_VECTORS = 8
+# Queries of a tile: with far fewer, a product only reads the block.
+_QUERIES = 1024
 
 
 def fits(vectors: Vectors) -> bool:
@@ -28,8 +28,9 @@ def streamed_best(vectors: Vectors, k: int, *, progress: Progress | None) -> Top
     """
     backend, xp, (n, _) = vectors.backend, vectors.backend.xp, vectors.shape
     values = getattr(xp, vectors.dtype)
-    ids = xp.full((n, k), -1, dtype=xp.int64, device=backend.device)
-    scores = xp.full((n, k), -xp.inf, dtype=values, device=backend.device)
+    # One more, because an item finds itself.
+    ids = xp.full((n, k + 1), -1, dtype=xp.int64, device=backend.device)
+    scores = xp.full((n, k + 1), -xp.inf, dtype=values, device=backend.device)
     block, tile = _sizes(vectors)
     for first in range(0, n, block):
         if progress:
@@ -37,37 +38,35 @@ def streamed_best(vectors: Vectors, k: int, *, progress: Progress | None) -> Top
         items = vectors.units(first, min(first + block, n), tile)
         for start, queries in vectors.tiles(0, n, tile):
             rows = slice(start, start + queries.shape[0])
-            found = _best_of_block(queries, start, items, first, k, vectors)
+            found = backend.largest_products(queries, items, min(k + 1, int(items.shape[0])))
             # Lower ids stand first, so that ties stay theirs.
             both = xp.concat([scores[rows, :], found.scores], axis=1)
-            best = backend.top_k(both, k)
-            listed = xp.concat([ids[rows, :], found.ids], axis=1)
+            best = backend.top_k(both, k + 1)
+            listed = xp.concat([ids[rows, :], found.ids + first], axis=1)
             ids[rows, :] = xp.take_along_axis(listed, best.ids, axis=1)
             scores[rows, :] = best.scores
     if progress:
         progress("neighbors", n, n)
-    return TopK(scores=scores, ids=ids)
+    own = xp.arange(n, dtype=xp.int64, device=backend.device)
+    return others(TopK(scores=scores, ids=ids), own, backend)
 
 
-def _best_of_block(
-    queries: Array, start: int, items: Array, first: int, k: int, vectors: Vectors
-) -> TopK:
-    """The most similar items of a block, for queries that are items themselves."""
-    backend, xp = vectors.backend, vectors.backend.xp
-    m, count = queries.shape[0], items.shape[0]
-    products = backend.matmul(queries, items.T)
-    if start < first + count and first < start + m:
-        own = xp.arange(start, start + m, dtype=xp.int64, device=backend.device)
-        block = xp.arange(first, first + count, dtype=xp.int64, device=backend.device)
-        products = xp.where(block[None, :] == own[:, None], -xp.inf, products)
-    best = backend.top_k(products, min(k, count))
-    return TopK(scores=best.scores, ids=best.ids + first)
+def others(best: TopK, own: Array, backend: Backend) -> TopK:
+    """The best but one: without the item itself, or the last if that is not among them.
+
+    There it is not if more items than are asked for are as similar to it as it is to itself.
+    """
+    xp, k = backend.xp, best.ids.shape[1] - 1
+    itself = xp.astype(best.ids == own[:, None], xp.int64)
+    # From where an item finds itself on, the next one comes up.
+    chosen = xp.arange(k, dtype=xp.int64, device=backend.device)
+    chosen = chosen[None, :] + xp.cumulative_sum(itself, axis=1)[:, :k]
+    scores = xp.take_along_axis(best.scores, chosen, axis=1)
+    return TopK(scores=scores, ids=xp.take_along_axis(best.ids, chosen, axis=1))
 
 
 def _sizes(vectors: Vectors) -> tuple[int, int]:
     """Items of a block and queries of a tile that take half of the memory together."""
     n, d = vectors.shape
     room = vectors.backend.available_bytes() // 4 // np.dtype(vectors.dtype).itemsize
-    block = max(1, min(n, room // d, room // (_PRODUCTS * _QUERIES)))
-    tile = max(1, min(n, 4 * _QUERIES, room // (_PRODUCTS * block + _VECTORS * d)))
-    return block, tile
+    return max(1, min(n, room // d)), max(1, min(n, _QUERIES, room // (_VECTORS * d)))

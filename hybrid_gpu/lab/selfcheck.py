@@ -13,14 +13,17 @@ import numpy as np
 from hybrid_gpu.backends import Backend, select_backend
 from hybrid_gpu.backends.numpy_backend import NumpyBackend
 from hybrid_gpu.backends.protocol import HostArray
+from hybrid_gpu.backends.step_records import Standing
+from hybrid_gpu.choices import BasisName
 from hybrid_gpu.diffusion.aggregate_basis import aggregate_basis
 from hybrid_gpu.diffusion.local import effort_for, local_problem
 from hybrid_gpu.graph.affinity import numbering_of, reciprocal_graph
 from hybrid_gpu.graph.neighbors import Neighbors
 from hybrid_gpu.index.diffusion_index import DiffusionIndex
 from hybrid_gpu.index.factory import build_index
-from hybrid_gpu.progress import Progress
+from hybrid_gpu.progress import ProgressOption, as_progress
 from hybrid_gpu.ranking.methods import METHODS
+from hybrid_gpu.validation import check_dtype
 
 # For sums of a few hundred terms; the two sides add them in different orders.
 TOLERANCE = {"float32": 2e-5, "float64": 1e-11}
@@ -55,7 +58,7 @@ class Check:
 
 
 def selfcheck(
-    backend: str | Backend = "auto", *, size: int = 20_000, progress: Progress | None = None
+    backend: str | Backend = "auto", *, size: int = 20_000, progress: ProgressOption = None
 ) -> tuple[Check, ...]:
     """Compare every backend operation, and every ranking method, with the NumPy backend.
 
@@ -66,6 +69,7 @@ def selfcheck(
     size
         Items of the test graph. A small graph checks the same code in less time.
     """
+    progress = as_progress(progress)
     device = select_backend(backend)
     host = NumpyBackend()
     cases = [
@@ -110,8 +114,10 @@ def _difference(computed: list[HostArray], expected: list[HostArray]) -> float:
             return float("inf")
         if array.size:
             scale = float(np.max(np.abs(right[np.isfinite(right)]), initial=1e-30))
-            gap = np.where(array == right, 0.0, np.abs(array.astype(float) - right.astype(float)))
-            worst = max(worst, float(np.max(gap)) / scale)
+            # Equal infinities have no difference.
+            unequal = array != right
+            gap = np.abs(array[unequal].astype(float) - right[unequal].astype(float))
+            worst = max(worst, float(np.max(gap, initial=0.0)) / scale)
     return worst
 
 
@@ -144,6 +150,21 @@ def _operations(dtype: str, n: int) -> Iterator[tuple[str, Callable[[Backend], l
         solution, residual, direction, product = (b.asarray(dense[64].copy()) for _ in range(4))
         record = b.cg_update(solution, residual, direction, product, b.asarray(step))
         return _fields(record, "solution", "residual", "squared_norm")
+
+    def standing(b: Backend) -> Standing:
+        # Some columns are at their targets already, and some begin anew.
+        squared, target = b.asarray(step), b.asarray(step * (np.arange(64) % 3))
+        return Standing(squared, b.asarray(2 * step), target, b.asarray(np.arange(64) % 2 == 0))
+
+    def pace(b: Backend) -> list[Any]:
+        product = b.laplacian_step(csr(b), b.asarray(dense[64]), 0.99)
+        return _fields(b.cg_pace(product, standing(b), 0.01), "step", "moving")
+
+    def turn(b: Backend) -> list[Any]:
+        moving = b.asarray(np.arange(64) % 5 > 0)
+        record = b.cg_turn(b.asarray(step / 2), standing(b), moving, stop_early=True)
+        told = _fields(record.standing, "squared", "length", "target", "fresh")
+        return [record.ratio, *told]
 
     def deflate(b: Backend) -> list[Any]:
         lists = Neighbors(b.asarray(ids), b.asarray(similarities))
@@ -186,7 +207,10 @@ def _operations(dtype: str, n: int) -> Iterator[tuple[str, Callable[[Backend], l
     yield "reordered", reordered
     yield "matmul", lambda b: [b.matmul(b.asarray(small), b.asarray(dense[7]))]
     yield "column_dots", lambda b: [b.column_dots(b.asarray(dense[7]), b.asarray(dense[7]))]
+    yield "longest_row", lambda b: [np.array([b.longest_row(csr(b))])]
+    yield "cg_pace", pace
     yield "cg_update", update
+    yield "cg_turn", turn
     yield "deflate", deflate
     yield "local_search", local_search
     yield (
@@ -238,15 +262,21 @@ def _searches(dtype: str, n: int) -> Iterator[tuple[str, Callable[[Backend], lis
     queries = vectors[:count] + 0.1 * rng.standard_normal((count, 16))
     indexes: dict[tuple[str, str], DiffusionIndex] = {}
 
-    def index_on(b: Backend, basis: str) -> DiffusionIndex:
+    def index_on(b: Backend, basis: BasisName) -> DiffusionIndex:
         if (b.name, basis) not in indexes:
             index = build_index(
-                vectors, neighbors=10, basis=basis, rank=10, knn="exact", dtype=dtype, backend=b
+                vectors,
+                neighbors=10,
+                basis=basis,
+                rank=10,
+                knn="exact",
+                dtype=check_dtype(dtype),
+                backend=b,
             )
             indexes[b.name, basis] = index.precompute(keep=50) if basis == "eigen" else index
         return indexes[b.name, basis]
 
-    def scores(method: str, basis: str, b: Backend) -> list[Any]:
+    def scores(method: str, basis: BasisName, b: Backend) -> list[Any]:
         # Only the scores: the last bit decides the order of items that tie.
         # A fixed number of steps: to an accuracy, one side may stop a step earlier.
         options: dict[str, Any] = {"method": method, "steps": 5, "shortlist": n // 4}

@@ -16,6 +16,8 @@
 #define HG_ROUNDINGS 8
 /* A round aims at the goal of the one before, and its square may be so many times that of its own. */
 #define HG_NEAR 4
+/* All but one of so many parts of the items are most of them. */
+#define HG_MOST 4
 /* Whole components are solved to a square so many times smaller, from true residuals so often. */
 #define HG_WHOLE 100
 #define HG_TRIES 4
@@ -45,7 +47,7 @@ typedef struct {
 /* How exact to be, and how far to go; see LocalEffort in local_records.py. */
 typedef struct {
     double alpha, tolerance, push, growth, drift, calm, gap;
-    int64_t changes, watched, fewest, steps, rounds;
+    int64_t changes, few, watched, fewest, steps, rounds;
 } hg_local_settings;
 
 /* Memory of one thread for `room` items and `entries` of their rows. `place` is -1 everywhere

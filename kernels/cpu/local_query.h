@@ -461,8 +461,9 @@ static void LOCAL(hg_let_in)(LOCAL(hg_local) *local, REAL last) {
 }
 
 /* Rounds until the rule is met, or there is no room. The rule: since the round before, which knew
- * fewer items, none of the best changed and the scores around the last of them moved little against
- * each other (or few changed or may change, and moved hardly at all); and nobody outside is predicted among them. */
+ * fewer items, none of the best changed (of many hundreds: a few) and the scores around the last of
+ * them moved little against each other (or some changed or may change, and moved hardly at all); and
+ * nobody outside is predicted among them. */
 static void LOCAL(hg_rounds)(LOCAL(hg_local) *local, int64_t k, double whole,
                              hg_local_report *report) {
     const hg_local_settings *settings = local->settings;
@@ -488,10 +489,12 @@ static void LOCAL(hg_rounds)(LOCAL(hg_local) *local, int64_t k, double whole,
             break;
         }
         const REAL outside = LOCAL(hg_predict)(local);
-        const int moves = changes || (last > 0 && LOCAL(hg_close)(local, k, drift));
+        const int moves = changes > settings->few || (last > 0 && LOCAL(hg_close)(local, k, drift));
         const int still = moves ? changes <= settings->changes && drift <= settings->calm
                                 : drift <= settings->drift;
-        report->settled = report->rounds > 1 && local->rows >= settings->fewest && still &&
+        /* Who has seen most of a graph goes on to all of it: it has no near and far. */
+        const int nearby = HG_MOST * visited <= (HG_MOST - 1) * local->index->items;
+        report->settled = report->rounds > 1 && local->rows >= settings->fewest && still && nearby &&
                           outside < last && squared <= HG_NEAR * goal && goal >= least;
         const int over = report->settled || report->rounds >= settings->rounds;
         if (!over) {

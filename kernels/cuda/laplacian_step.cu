@@ -1,5 +1,6 @@
 // One step of conjugate gradients on many right-hand sides: Q = (I - alpha W) P, and the dot product
-// of each column of P with its column of Q. P and Q are row-major (n, m); W is CSR (n, n).
+// of each column of P with its column of Q. P and Q are row-major (n, m); W is CSR (n, n). For few
+// columns; wide_product.cu is for many.
 //
 // laplacian_step
 //   block   (x, y), at most 256 threads: x of them work on one row of Q, y rows at a time.
@@ -11,10 +12,7 @@
 //   grid    (row blocks, ceil(m / x)); rows are read with a stride of the grid, so any number of row
 //           blocks is right. min(ceil(n / y), 1024) keeps the partial sums small.
 //   shared  2 KiB, static
-//   needs   partial, double (row blocks, m), every entry of which is written
-// column_sums: adds the partial sums up; also for cg_update.cu.
-//   block   256 (any power of two from 32 to 256); grid: ceil(m / 32), any number is right
-//   shared  2 KiB, static
+//   needs   partial, double (row blocks, m), every entry of which is written; columns.cu adds them up
 //
 // types   HG_VALUE float or double; HG_INDEX int or long long; dot products always double
 // result  deterministic: sums are taken in an order that depends on the launch shape alone
@@ -30,7 +28,6 @@
 #endif
 
 #define HG_THREADS 256
-#define HG_TILE 32
 
 extern "C" __global__ void __launch_bounds__(HG_THREADS)
 laplacian_step(const long long n, const int m, const HG_VALUE alpha,
@@ -72,30 +69,5 @@ laplacian_step(const long long n, const int m, const HG_VALUE alpha,
     if (threadIdx.y == 0 && share == 0 && column < m) {
         for (int line = 1; line < blockDim.y; ++line) dot += dots[line * lanes + threadIdx.x];
         partial[(long long)blockIdx.x * m + column] = dot;
-    }
-}
-
-extern "C" __global__ void __launch_bounds__(HG_THREADS)
-column_sums(const int blocks, const int m, const double* __restrict__ partial,
-            double* __restrict__ sums)
-{
-    __shared__ double parts[HG_THREADS];
-    const int thread = threadIdx.x, threads = blockDim.x;
-    int width = HG_TILE;
-    while (width / 2 >= m) width /= 2;
-    for (int first = blockIdx.x * width; first < m; first += gridDim.x * width) {
-        const int column = first + thread % width;
-        double sum = 0.0;
-        if (column < m)
-            for (int block = thread / width; block < blocks; block += threads / width)
-                sum += partial[(long long)block * m + column];
-        parts[thread] = sum;
-        __syncthreads();
-        for (int half = threads / 2; half >= width; half /= 2) {
-            if (thread < half) parts[thread] += parts[thread + half];
-            __syncthreads();
-        }
-        // Each thread reads its own part, which it alone overwrites: no barrier is due.
-        if (thread < width && column < m) sums[column] = parts[thread];
     }
 }

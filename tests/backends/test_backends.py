@@ -13,13 +13,14 @@ from strict_backend import StrictBackend
 import hybrid_gpu as hg
 from hybrid_gpu.backends import csr_matrix, numpy_backend, protocol
 from hybrid_gpu.backends.csr_matrix import _balanced_bounds
-from hybrid_gpu.backends.generic import GenericBackend
+from hybrid_gpu.backends.generic import GenericBackend, over_rows
 from hybrid_gpu.backends.native_backend import NativeBackend
 from hybrid_gpu.backends.numpy_backend import NumpyBackend, is_on_host
-from hybrid_gpu.backends.protocol import Backend
+from hybrid_gpu.backends.protocol import Backend, Deflated, Product
+from hybrid_gpu.backends.step_records import Standing
 from hybrid_gpu.graph import neighbors
 from hybrid_gpu.graph.affinity import numbering_of
-from hybrid_gpu.index.search import lives_here
+from hybrid_gpu.index.queries import lives_here
 
 KINDS = [NumpyBackend, NativeBackend, StrictBackend]
 if importlib.util.find_spec("cupy"):
@@ -157,6 +158,70 @@ def test_cg_steps_equal_their_generic_twins(backend, rng, dtype, tolerance, n, m
     np.testing.assert_allclose(
         backend.to_numpy(ours), backend.to_numpy(twin), rtol=tolerance, atol=tolerance
     )
+
+
+@pytest.mark.parametrize("rank", [0, 30])
+@pytest.mark.parametrize("parts", [0, 40])
+def test_columns_move_and_turn_by_the_book(backend, rng, dtype, rank, parts):
+    # Reached its target; curvature just at the least; moves; stuck and fresh; stuck, but not fresh.
+    squared = np.array([0.5, 2.0, 4.0, 1.0, 1.0])
+    target = np.array([1.0, 1.0, 1.0, 0.5, 0.5])
+    length = np.array([1.0, 8.0, 4.0, 8.0, 8.0])
+    fresh = np.array([True, False, False, True, False])
+    curvature, taken = np.array([3.0, 2.0, 8.0, 1.0, 1.0]), None
+    whole = curvature
+    if rank:
+        restricted, solved = (rng.integers(-2, 3, (rank, 5)).astype(dtype) for _ in range(2))
+        whole = curvature + np.sum(restricted * solved, axis=0)
+        # The noise swallows no curvature but the last.
+        bound = np.min(curvature[:4] / np.sum(restricted**2, axis=0)[:4])
+        restricted[:, 4] = 2
+        whole[4] = 1.0 + np.sum(2.0 * solved[:, 4])
+        pair = map(backend.asarray, (restricted, solved))
+        values = backend.asarray(np.zeros((3, 5), dtype))
+        coefficients, given = reversed(list(pair))
+        taken = Deflated(values, coefficients, given, norm=0.5)
+        noise = float(0.9 * bound / 0.5)
+    standing = Standing(*map(backend.asarray, (squared, length, target, fresh)))
+
+    def in_parts(sums):
+        if not parts:
+            return backend.asarray(sums)
+        some = rng.integers(-9, 9, (parts, 5)).astype(float)
+        some[-1] += sums - some.sum(axis=0)
+        return backend.asarray(some)
+
+    product = Product(backend.asarray(np.zeros((3, 5), dtype)), in_parts(whole))
+    moves = backend.cg_pace(product, standing, 0.25, taken, noise if rank else 0.0)
+    moving = [False, False, True, False, False]
+    assert backend.to_numpy(moves.moving).tolist() == moving
+    np.testing.assert_allclose(backend.to_numpy(moves.step), [0, 0, 0.5, 0, 0])
+    left = np.array([0.5, 2.0, 1.0, 1.0, 1.0])
+    for stop_early in (True, False):
+        turn = backend.cg_turn(in_parts(left), standing, moves.moving, stop_early=stop_early)
+        told = [backend.to_numpy(part) for part in (turn.ratio, turn.standing.squared)]
+        np.testing.assert_allclose(told[0], [0, 0, 0.25, 0, 0])
+        np.testing.assert_allclose(told[1], left)
+        lengths = backend.to_numpy(turn.standing.length)
+        np.testing.assert_allclose(lengths, [0.5, 2.0, 1.25, 1.0, 1.0])
+        goal = [1.0, 1.0, 1.0, np.inf if stop_early else 0.5, 0.5]
+        assert backend.to_numpy(turn.standing.target).tolist() == goal
+        assert backend.to_numpy(turn.standing.fresh).tolist() == [not one for one in moving]
+
+
+@pytest.mark.parametrize("n", [1, 63, 4096, 4099, 9000])
+def test_tall_arrays_are_reduced_in_two_stages(backend, rng, n):
+    xp, values = backend.xp, rng.integers(-50, 50, (n, 3)).astype("float64")
+    there = backend.asarray(values)
+    for reduce, expected in ((xp.sum, values.sum(axis=0)), (xp.max, values.max(axis=0))):
+        np.testing.assert_array_equal(backend.to_numpy(over_rows(reduce, there, xp)), expected)
+
+
+def test_the_longest_row_is_counted(backend):
+    matrix = np.zeros((4, 6))
+    matrix[2, 1:5] = 1
+    matrix[3, 0] = 1
+    assert backend.longest_row(csr_of(backend, matrix)) == 4
 
 
 def test_mutual_edges_equal_their_generic_twin(backend, rng, dtype):

@@ -27,7 +27,7 @@ def forget():
 
 def test_without_cupy_the_install_line_is_given(monkeypatch, forget):
     monkeypatch.setitem(sys.modules, "cupy", None)
-    for name in ("cupy_backend", "cuda", "transfers"):
+    for name in ("cupy_backend", "cuda", "devices", "transfers"):
         monkeypatch.delitem(sys.modules, f"hybrid_gpu.backends.{name}", raising=False)
     with pytest.raises(hg.BackendUnavailableError, match=r"pip install -e \"\.\[cuda12\]\""):
         hg.select_backend("cupy")
@@ -286,6 +286,61 @@ def test_search_of_one_batch_stays_within_its_budget_of_transfers(index, queries
     assert waits[0] == waits[1]
     # An accuracy is looked at every other step, and columns that arrived are told apart.
     assert to_accuracy <= waits[0] + ranking.report.steps // 2 + 12
+
+
+@pytest.mark.parametrize(("method", "most"), [("temporal", 5), ("hybrid", 10)])
+def test_a_step_launches_few_kernels_and_none_of_them_waits(index, queries, standin, method, most):
+    launches, waits = [], []
+    for steps in (3, 4, 7):
+        index.search(queries, k=10, method=method, steps=steps)  # compiles
+        standin.reset()
+        index.search(queries, k=10, method=method, steps=steps)
+        counted = standin.counters()
+        launches.append(counted["kernel_launches"] + counted["library_calls"])
+        waits.append(standin.synchronizations())
+    assert launches[1] - launches[0] <= most
+    assert launches[2] - launches[1] <= 3 * most
+    # The NaN check of the first stage and of the scores, and the results.
+    assert max(waits) <= 3
+
+
+def test_lists_of_another_engine_wait_for_the_device_twice(index, queries, standin):
+    near = index.search(queries, k=8, method="nn")
+    for _ in range(2):
+        standin.reset()
+        index.rerank(near.ids, near.scores, k=10, method="hybrid", steps=5)
+    assert standin.synchronizations() <= 2
+
+
+@pytest.mark.parametrize("k", [1, 9, 70])
+@pytest.mark.parametrize("numbered", [False, True])
+def test_products_of_tiles_are_those_of_one(gpu, standin, monkeypatch, k, numbered):
+    from hybrid_gpu.backends import cupy_backend
+    from hybrid_gpu.graph.affinity import numbering_of
+
+    rng = np.random.default_rng(87)
+    # Whole numbers, so that products are exact, and many of them equal.
+    right = rng.integers(-2, 3, (211, 6)).astype("float32")
+    left = np.concatenate([right[:50], rng.integers(-2, 3, (27, 6))]).astype("float32")
+    order = rng.permutation(211) if numbered else np.arange(211)
+    numbering = numbering_of(order, gpu) if numbered else None
+    products = left @ right.T
+    # Places by the numbers of the items there, and then a stable sort.
+    by_number = np.argsort(order)
+    best = np.argsort(-products[:, by_number], axis=1, kind="stable")[:, :k]
+    places = by_number[best]
+    there = gpu.asarray(left), gpu.asarray(right)
+    for rows, count in ((77, 211), (20, 40), (1, 1), (30, 300)):
+        monkeypatch.setattr(cupy_backend, "_PRODUCT_ROWS", rows)
+        monkeypatch.setattr(cupy_backend, "_PRODUCT_BYTES", 4 * rows * count)
+        standin.reset()
+        found = gpu.largest_products(*there, k, numbering)
+        # Nothing goes through the host, and nothing waits for it.
+        assert standin.counters()["device_to_host_copies"] == 0
+        assert standin.synchronizations() == 0
+        np.testing.assert_array_equal(gpu.to_numpy(found.ids), places)
+        expected = np.take_along_axis(products, places, axis=1)
+        np.testing.assert_array_equal(gpu.to_numpy(found.scores), expected)
 
 
 def test_out_of_memory_halves_the_batch(gpu, standin):

@@ -37,7 +37,13 @@ def part_of_more(backend, values):
     return backend.asarray(wide)[places]
 
 
-ORDERS = [c_order, f_order, part_of_more]
+def behind_one(backend, values):
+    """The same array one entry into memory, where loads of several entries are not aligned."""
+    flat = backend.asarray(np.concatenate([np.zeros(1, values.dtype), values.ravel()]))
+    return backend.xp.reshape(flat[1:], values.shape)
+
+
+ORDERS = [c_order, f_order, part_of_more, behind_one]
 
 
 def csr(backend, dense, index_dtype="int32", order=c_order):
@@ -59,6 +65,23 @@ def sparse_matrix(rng, n, p, density, dtype):
 # 128 columns are one block of threads; 129 and more take several. Up to 16 share the entries of a
 # row among threads; rows of more than 256 entries have a kernel of their own, in tiles of 32.
 WIDTHS = [1, 3, 16, 17, 32, 33, 64, 128, 129, 200, 257]
+
+
+@pytest.mark.parametrize("m", [1, 4, 17, 64, 128])
+def test_rows_without_an_entry_for_an_item_never_read_its_values(backend, rng, dtype, m):
+    # Rows of every length up to 40: kernels fill the last of their loads up, with the first item.
+    n = 41
+    matrix = np.zeros((n, n), dtype)
+    for row in range(1, n):
+        matrix[row, rng.choice(np.arange(1, n), row - 1, replace=False)] = 1 / n
+    right = rng.standard_normal((n, m)).astype(dtype)
+    for damage in (np.inf, np.nan):
+        right[0] = damage
+        there, given = csr(backend, matrix), c_order(backend, right)
+        product = backend.to_numpy(backend.spmm(there, given))
+        step = backend.to_numpy(backend.laplacian_step(there, given, 0.5).values)
+        assert np.all(np.isfinite(product))
+        assert np.all(np.isfinite(step[1:]))
 
 
 @pytest.mark.parametrize("m", WIDTHS)
@@ -198,8 +221,78 @@ def test_top_k_by_a_numbering_of_special_scores(backend, rng, dtype, kind, k):
     np.testing.assert_array_equal(backend.to_numpy(found.scores), values)
 
 
+@pytest.mark.parametrize("sign", [1.0, -1.0])
+def test_top_k_finds_nan_of_either_sign(backend, rng, dtype, sign):
+    scores = special(rng, "any", (2, 300)).astype(dtype)
+    scores[0, 211] = np.copysign(np.nan, sign)
+    for there in (c_order(backend, scores), f_order(backend, scores)):
+        found = np.isnan(backend.to_numpy(backend.top_k(there, 3).scores))
+        assert found.any(axis=1).tolist() == [True, False]
+
+
 def test_every_k_of_one_row(backend, rng):
     scores = rng.integers(0, 3, (1, 70)).astype("float32")
     for k in range(1, 71):
         found = backend.top_k(backend.asarray(scores), k)
         np.testing.assert_array_equal(backend.to_numpy(found.ids), best(scores, k)[0])
+
+
+def test_no_columns(backend, dtype):
+    matrix = csr(backend, np.eye(5, dtype=dtype))
+
+    def none():
+        return backend.asarray(np.zeros((5, 0), dtype))
+
+    nothing = backend.asarray(np.zeros(0))
+    assert backend.spmm(matrix, none()).shape == (5, 0)
+    assert backend.subtract_spmm(none(), matrix, none()).shape == (5, 0)
+    product = backend.laplacian_step(matrix, none(), 0.5)
+    assert product.values.shape == (5, 0)
+    assert product.curvature.shape == (0,)
+    update = backend.cg_update(none(), none(), none(), none(), nothing)
+    assert update.residual.shape == (5, 0)
+    assert update.squared_norm.shape == (0,)
+    assert backend.cg_direction(none(), none(), nothing).shape == (5, 0)
+    assert backend.column_dots(none(), none()).shape == (0,)
+    best = backend.top_k(none().T, 2)
+    assert best.ids.shape == best.scores.shape == (0, 2)
+
+
+@pytest.mark.parametrize("m", [4, 64])
+@pytest.mark.parametrize("shifted", range(4))
+def test_every_operand_may_stand_between_the_others(backend, rng, dtype, tolerance, m, shifted):
+    # Loads of several entries must be aligned, whichever of the arrays is not.
+    given = rng.standard_normal((4, 37, m)).astype(dtype)
+    step = rng.random(m)
+    matrix = sparse_matrix(rng, 37, 37, 0.2, dtype)
+    there, wide = csr(backend, matrix), matrix.astype("float64")
+
+    def placed(count):
+        ways = [behind_one if place == shifted else c_order for place in range(count)]
+        return [way(backend, values) for way, values in zip(ways, given, strict=False)]
+
+    solution, residual, direction, product = given.astype("float64")
+    update = backend.cg_update(*placed(4), backend.asarray(step))
+    close(backend, update.solution, solution + direction * step, tolerance)
+    close(backend, update.residual, residual - product * step, tolerance)
+    turned = backend.cg_direction(*placed(2), backend.asarray(step))
+    close(backend, turned, solution + residual * step, tolerance)
+    close(backend, backend.column_dots(*placed(2)), np.sum(solution * residual, axis=0), tolerance)
+    left = backend.subtract_spmm(*_between(placed(2), there))
+    close(backend, left, solution - wide @ residual, tolerance)
+
+
+def _between(pair, matrix):
+    return pair[0], matrix, pair[1]
+
+
+@pytest.mark.parametrize("index_dtype", ["int32", "int64"])
+@pytest.mark.parametrize("m", [16, 32, 48, 128])
+def test_products_of_every_number_of_lanes(backend, rng, dtype, tolerance, m, index_dtype):
+    # 16 columns of float32 are four lanes a row, whose entries with 64-bit indices fill the memory.
+    matrix = sparse_matrix(rng, 150, 150, 0.3, dtype)
+    right = rng.standard_normal((150, m)).astype(dtype)
+    there, wide = csr(backend, matrix, index_dtype), matrix.astype("float64")
+    close(backend, backend.spmm(there, c_order(backend, right)), wide @ right, tolerance)
+    product = backend.laplacian_step(there, c_order(backend, right), 0.5)
+    close(backend, product.values, right - 0.5 * (wide @ right), tolerance)

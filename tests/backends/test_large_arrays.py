@@ -14,6 +14,8 @@ from contextlib import contextmanager
 import numpy as np
 import pytest
 
+from hybrid_gpu import kernels
+
 # Block (128, 2) and 1024 row blocks: the last row is one of the last block.
 M, N = 128, 2048 * 8193
 assert N * M > 2**31
@@ -121,19 +123,73 @@ def test_csr_spmm_counts_entries_in_64_bits(gpu, standin):
         assert gpu.to_numpy(result).tolist() == [[204.0, 2040.0]]
 
 
+def test_wide_laplacian(kernel, standin):
+    import cupy
+
+    direction, seen = large((N, M), FLOAT32)
+    product, made = large((N, M), FLOAT32)
+    seen[N - 1], seen[N - 2] = 1, np.arange(M)
+    made[N - 1] = 99
+    shape = kernels.wide_shape(M, 4)
+    grid = shape.grid(N, M)
+    partial, sums = large((grid[0], M), FLOAT64)
+    arguments = (np.int64(N), np.int32(M), np.int32(shape.passes), np.float32(0.5), *one_entry())
+    run = kernel("wide_product", "wide_laplacian", FLOAT32, INT32, shape.defines)
+    with only_block(standin, grid[0] - 1):
+        run(grid, (shape.lanes, shape.rows), (*arguments, direction, product, partial))
+    np.testing.assert_array_equal(made[N - 1], 1 - 0.25 * np.arange(M))
+    np.testing.assert_array_equal(made[N - 2], np.arange(M))
+    dots = (1 - 0.25 * np.arange(M)) + np.arange(M) ** 2.0
+    cupy.cuda.Device().synchronize()
+    np.testing.assert_allclose(sums[-1], dots)
+
+
+@pytest.mark.parametrize("subtract", [0, 1])
+def test_wide_spmm(kernel, standin, subtract):
+    dense, seen = large((N, M), FLOAT32)
+    result, made = large((N, M), FLOAT32)
+    seen[N - 2], made[N - 1] = np.arange(M), 7
+    shape = kernels.wide_shape(M, 4)
+    grid = shape.grid(N, M)
+    sizes = (np.int64(N), np.int32(M), np.int32(shape.passes), np.int32(subtract))
+    # Kept until the stream has run: this memory is not CuPy's, and goes back at once.
+    arguments = (*sizes, *one_entry(), dense, result)
+    run = kernel("wide_product", "wide_spmm", FLOAT32, INT32, shape.defines)
+    with only_block(standin, grid[0] - 1):
+        run(grid, (shape.lanes, shape.rows), arguments)
+    expected = 0.5 * np.arange(M)
+    np.testing.assert_array_equal(made[N - 1], 7 - expected if subtract else expected)
+
+
+def test_column_dots(kernel, standin):
+    (left, one), (right, other) = (large((N, M), FLOAT32) for _ in range(2))
+    one[N - 1], other[N - 1] = 2, np.arange(M)
+    shape = kernels.tile_shape(M, 4)
+    grid = shape.grid(N, M)
+    partial, sums = large((grid[0], M), FLOAT64)
+    sizes = (np.int64(N), np.int32(M), np.int32(shape.passes))
+    run = kernel("columns", "column_dots", FLOAT32, None, shape.defines)
+    with only_block(standin, grid[0] - 1):
+        run(grid, shape.block, (*sizes, left, right, partial))
+    np.testing.assert_array_equal(sums[-1], 2.0 * np.arange(M))
+
+
 def test_cg_update(kernel, standin):
     import cupy
 
     pairs = [large((N, M), FLOAT32) for _ in range(4)]
     (direction, p), (product, q), (solution, x), (residual, r) = pairs
     p[N - 1], q[N - 1], x[N - 1], r[N - 1] = 1, 2, 10, np.arange(M)
-    step, partial = cupy.full(M, 3.0), cupy.zeros((1024, M), FLOAT64)
-    arguments = (np.int64(N), np.int32(M), step, direction, product, solution, residual, partial)
-    with only_block(standin, 1023):
-        kernel("cg_update", "cg_update", FLOAT32)((1024, 1), (128, 2), arguments)
+    shape = kernels.tile_shape(M, 4)
+    grid = shape.grid(N, M)
+    partial, sums = large((grid[0], M), FLOAT64)
+    sizes = (np.int64(N), np.int32(M), np.int32(shape.passes), cupy.full(M, 3.0))
+    run = kernel("cg_update", "cg_update", FLOAT32, None, shape.defines)
+    with only_block(standin, grid[0] - 1):
+        run(grid, shape.block, (*sizes, direction, product, solution, residual, partial))
     np.testing.assert_array_equal(x[N - 1], np.full(M, 13.0))
     np.testing.assert_array_equal(r[N - 1], np.arange(M) - 6.0)
-    np.testing.assert_array_equal(cupy.asnumpy(partial[1023]), (np.arange(M) - 6.0) ** 2)
+    np.testing.assert_array_equal(sums[-1], (np.arange(M) - 6.0) ** 2)
 
 
 def test_cg_direction(kernel, standin):
@@ -141,10 +197,12 @@ def test_cg_direction(kernel, standin):
 
     (residual, r), (direction, p) = (large((N, M), FLOAT32) for _ in range(2))
     r[N - 1], p[N - 1] = 1, np.arange(M)
-    blocks = N // 2
-    arguments = (np.int64(N), np.int32(M), cupy.full(M, 3.0), residual, direction)
-    with only_block(standin, blocks - 1):
-        kernel("cg_direction", "cg_direction", FLOAT32)((blocks, 1), (128, 2), arguments)
+    shape = kernels.tile_shape(M, 4)
+    grid = shape.grid(N, M)
+    sizes = (np.int64(N), np.int32(M), np.int32(shape.passes), cupy.full(M, 3.0))
+    run = kernel("cg_direction", "cg_direction", FLOAT32, None, shape.defines)
+    with only_block(standin, grid[0] - 1):
+        run(grid, shape.block, (*sizes, residual, direction))
     np.testing.assert_array_equal(p[N - 1], 1 + 3.0 * np.arange(M))
 
 
@@ -161,20 +219,44 @@ def test_top_k_reads_far_apart(gpu, standin):
     assert gpu.to_numpy(best.scores).tolist() == [[3, 2], [7, 6]]
 
 
-def test_top_k_writes_far_behind(kernel, standin):
+def test_top_k_keeps_lists_far_behind(kernel, standin):
     import cupy
 
-    rows, k = 2**21 + 1, 2048
-    best, values = large((rows, k), FLOAT32)
-    ids, places = large((rows, k), "int64")
-    scores = cupy.arange(k, dtype=FLOAT32)
+    rows, n, k, room = 2**20 + 1, 3000, 5, 2048
+    assert rows * room > 2**31
+    (keys, _), (places, listed) = (large((rows, room), kind) for kind in ("uint32", "int32"))
+    (counts, count), (bounds, _) = (large((rows,), INT32) for _ in range(2))
+    least, _ = large((rows,), "uint32")
     # Every row is the same one: a stride of 0.
-    arguments = (np.int32(k), np.int32(k), scores, np.int64(0), np.int64(1), None, best, ids)
+    scores = cupy.arange(n, dtype=FLOAT32)
+    arguments = (*map(np.int32, (rows, n, k, 1, 1, 7, 0)), scores, np.int64(0), np.int64(1), None)
     with only_block(standin, rows - 1):
-        kernel("top_k", "top_k", FLOAT32)((rows,), (256,), arguments)
-    np.testing.assert_array_equal(places[-1], np.arange(k)[::-1])
-    np.testing.assert_array_equal(values[-1], np.arange(k)[::-1])
-    assert not places[0].any()
+        kernel("top_k", "top_k_part", FLOAT32)(
+            (rows,), (256,), (*arguments, keys, places, counts, least, bounds)
+        )
+    assert count[-1] == k
+    assert sorted(listed[-1, :k].tolist()) == list(range(n - k + 7, n + 7))
+    assert not listed[0].any()
+
+
+def test_top_k_merges_and_writes_far_behind(kernel, standin):
+    rows, k, room = 2**21 + 1, 2048, 4096
+    keys, given = large((rows, room), "uint32")
+    places, listed = large((rows, room), INT32)
+    counts, count = large((rows,), INT32)
+    (more_keys, _), (more_places, _) = (large((rows, room), kind) for kind in ("uint32", "int32"))
+    best, values = large((rows, k), FLOAT32)
+    ids, found = large((rows, k), "int64")
+    given[-1, :k] = np.arange(1, k + 1).astype(FLOAT32).view("uint32") | 0x80000000
+    listed[-1, :k], count[-1] = np.arange(k), k
+    arguments = (*map(np.int32, (k, 1, room)), keys, places, counts, None)
+    with only_block(standin, rows - 1):
+        kernel("top_k", "top_k_merge", FLOAT32)(
+            (rows,), (512,), (*arguments, more_keys, more_places, best, ids)
+        )
+    np.testing.assert_array_equal(found[-1], np.arange(k)[::-1])
+    np.testing.assert_array_equal(values[-1], np.arange(k)[::-1] + 1)
+    assert not found[0].any()
 
 
 def test_mutual(kernel, standin):

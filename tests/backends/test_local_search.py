@@ -27,6 +27,7 @@ EFFORT = LocalEffort(
     calm=0.002,
     gap=1,
     changes=1,
+    few=0,
     watched=100,
     fewest=100,
     steps=100,
@@ -486,8 +487,13 @@ def test_native_core_and_array_operations_agree(rng, dtype, alpha):
         replace(STILL, push=0.5, growth=0.001),
         # Scores move together more than against each other.
         replace(EFFORT, drift=0.003, calm=0, gap=0),
+        # Some of the best may be new.
+        replace(EFFORT, drift=1e9, calm=-1.0, gap=0, few=4),
     ],
-    ids=["as usual", "always still", "slow", "close", "rings", "none new", "rivals", "together"],
+    ids=[
+        *("as usual", "always still", "slow", "close", "rings", "none new", "rivals", "together"),
+        "few new",
+    ],
 )
 @pytest.mark.parametrize("signs", [False, True])
 def test_native_core_and_array_operations_go_equally_far(rng, effort, signs):
@@ -502,12 +508,12 @@ def test_native_core_and_array_operations_go_equally_far(rng, effort, signs):
     ours = GenericBackend.local_search(backend, problem, places, weights, 20, effort)
     # The order of pushes differs, and with it some rounds; the rule does not.
     for name in ("rounds", "visited", "steps"):
-        assert abs(getattr(ours, name).sum() / getattr(native, name).sum() - 1) < 0.1
+        assert abs(getattr(ours, name).sum() / getattr(native, name).sum() - 1) < 0.15
 
 
 @pytest.mark.parametrize("fewest", [150, 260])
 def test_the_rule_is_met_by_no_fewer_items(backend, rng, fewest):
-    problem, graph = grid(backend, 0.9)
+    problem, graph = grid(backend, 0.9, height=30, width=40)
     places, weights = observations(rng, graph.n)
     effort = replace(STILL, fewest=fewest, push=0.5)
     answer = searched(backend, problem, places, weights, 10, effort)
@@ -572,12 +578,57 @@ def test_rows_longer_than_there_is_room_for_are_not_settled(rng):
     backend = NativeBackend(native_core())
     whole = rng.uniform(0.5, 1, (300, 300))
     whole = np.triu(whole, 1) + np.triu(whole, 1).T
-    graph = hg.graph_from_affinity(sparse.csr_array(whole), backend=backend)
+    # Most items have two neighbors, and there is room for rows of 32; these have 299.
+    mixed = sparse.csr_array(sparse.block_diag([whole, path(4000)]))
+    graph = hg.graph_from_affinity(mixed, backend=backend)
     problem = problem_of(graph, backend, 0.9)
-    places, weights = observations(rng, graph.n, dtype="float32")
+    places, weights = observations(rng, 300, dtype="float32")
     answer = backend.local_search(problem, places, weights, 10, replace(EFFORT, room=300))
     assert not answer.settled.any()
     assert np.all(answer.visited <= 32)
+
+
+def test_dense_graphs_have_room_for_their_rows(backend, rng):
+    whole = rng.uniform(0.5, 1, (300, 300))
+    whole = np.triu(whole, 1) + np.triu(whole, 1).T
+    graph = hg.graph_from_affinity(sparse.csr_array(whole), dtype="float64", backend=backend)
+    problem = problem_of(graph, backend, 0.9)
+    places, weights = observations(rng, graph.n)
+    answer = searched(backend, problem, places, weights, 10, replace(EFFORT, room=300))
+    exact, _ = exact_scores(backend, problem, places, weights)
+    assert answer.settled.all()
+    np.testing.assert_allclose(answer.scores[:, 0], exact.max(axis=1), rtol=1e-3)
+
+
+def test_who_has_seen_most_of_a_graph_goes_on_to_all_of_it(backend, rng):
+    # A random graph has no near and far: half of it is seen from some ten items.
+    edges = rng.integers(0, 400, (2, 2400))
+    weights = sparse.csr_array((rng.uniform(0.5, 1, 2400), edges), (400, 400))
+    whole = sparse.csr_array(weights + weights.T)
+    whole.setdiag(0)
+    graph = hg.graph_from_affinity(whole, dtype="float64", backend=backend)
+    problem = problem_of(graph, backend, 0.97)
+    places, weights = observations(rng, graph.n, m=10)
+    answer = searched(backend, problem, places, weights, 40, STILL)
+    exact, _ = exact_scores(backend, problem, places, weights)
+    assert answer.settled.all()
+    assert np.all(answer.visited == np.sum(exact > 0, axis=1))
+    for found, scores in zip(answer.places, exact, strict=True):
+        assert set(found.tolist()) == set(np.argsort(-scores)[:40].tolist())
+
+
+def test_few_changes_of_the_best_count_as_none(backend, rng):
+    problem, graph = grid(backend, 0.97)
+    places, weights = observations(rng, graph.n, m=12)
+    # Scores may move as they like; only changes of the best keep a query going, or their number.
+    strict = replace(EFFORT, drift=1e9, calm=-1.0, gap=0, growth=0.2, push=0.2)
+    none, some = (
+        searched(backend, problem, places, weights, 100, replace(strict, few=few)) for few in (0, 5)
+    )
+    assert none.settled.all()
+    assert some.settled.all()
+    assert np.all(some.rounds <= none.rounds)
+    assert some.rounds.sum() < none.rounds.sum()
 
 
 def test_whole_components_get_more_steps_than_a_round(backend, rng):

@@ -568,3 +568,11 @@ def test_rows_at_odd_addresses_are_left_to_numpy(rng):
     odd[:] = rows
     assert native_products.suits(rows, 3)
     assert not native_products.suits(odd, 3)
+
+
+def test_products_of_other_types_are_left_to_numpy():
+    rows = np.zeros((4096, 8), "float32")
+    assert native_products.suits(rows, 5)
+    assert not native_products.suits(rows.astype("float16"), 5)
+    assert not native_products.suits(rows.astype("int32"), 5)
+    assert not native_products.suits(np.asfortranarray(rows), 5)

@@ -775,7 +775,7 @@ def test_each_column_keeps_its_best_values(backend, monkeypatch):
 
     right_side = backend.asarray(np.ones((30, 2)))
     start = backend.column_dots(right_side, right_side)
-    system = Diagonal(None, right_side, start, 0.9, None, backend, apply)
+    system = Diagonal(None, right_side, start, 0.9, None, backend, apply=apply)
     solution = module.conjugate_gradients(system, Stopping(400, 1e-3))
     values = backend.to_numpy(solution.values)
     np.testing.assert_array_equal(values[:, 0], seen[0][:, 0])
@@ -796,7 +796,7 @@ def test_a_system_that_is_not_finite_ends(backend, bad):
         stop = Stopping(50, 1e-3)
         with np.errstate(invalid="ignore"):
             start = backend.column_dots(right_side, right_side)
-            system = Diagonal(None, right_side, start, 0.9, None, backend, apply)
+            system = Diagonal(None, right_side, start, 0.9, None, backend, apply=apply)
             solution = module.conjugate_gradients(system, stop)
         assert not solution.converged
         assert solution.steps <= 50

@@ -8,6 +8,7 @@ from conftest import clustered_vectors, needs_faiss
 
 import hybrid_gpu as hg
 from hybrid_gpu import reference
+from hybrid_gpu.graph import cuvs_neighbors, streamed
 from hybrid_gpu.graph import neighbors as module
 from hybrid_gpu.graph import vectors as graph_vectors
 from hybrid_gpu.graph.neighbors import check_knn
@@ -53,6 +54,23 @@ def test_ties_go_to_the_lower_id_without_the_item_itself(backend):
         assert ids[item].tolist() == alike[:3]
 
 
+@pytest.mark.parametrize("block", [7, 50, 1000])
+@pytest.mark.parametrize("k", [1, 3, 60])
+def test_neighbors_by_blocks_are_those_of_all_at_once(backend, monkeypatch, block, k):
+    # Many items more than once, so that an item is not always among those most like it.
+    vectors = np.tile(np.eye(7), (30, 1))
+    vectors[::3, 0] += 2.0
+    whole = hg.nearest_neighbors(vectors, k=k, knn="exact", backend=backend)
+    monkeypatch.setattr(module, "fits", lambda vectors: False)
+    monkeypatch.setattr(streamed, "_sizes", lambda vectors: (block, 40))
+    found = hg.nearest_neighbors(vectors, k=k, knn="exact", backend=backend)
+    ids = backend.to_numpy(found.ids)
+    assert not np.any(ids == np.arange(210)[:, None])
+    np.testing.assert_array_equal(ids, backend.to_numpy(whole.ids))
+    similarities = backend.to_numpy(whole.similarities)
+    np.testing.assert_allclose(backend.to_numpy(found.similarities), similarities, atol=1e-6)
+
+
 def test_queries_outside_the_database(backend, rng, dtype, tolerance):
     vectors, queries = clustered_vectors(rng, n=50), clustered_vectors(rng, n=9)
     found = hg.nearest_neighbors(vectors, queries, k=50, knn="exact", dtype=dtype, backend=backend)
@@ -69,7 +87,10 @@ def test_tiles_do_not_change_the_answer(backend, rng, monkeypatch):
     tiled = hg.nearest_neighbors(
         vectors, k=5, knn="exact", progress=lambda *stage: seen.append(stage[1]), backend=backend
     )
-    assert seen == list(range(0, 121, 3))
+    # Lists of the best take room as well, where they are kept on the device.
+    steps = np.diff(seen)
+    assert (seen[0], seen[-1]) == (0, 120)
+    assert np.all((steps > 0) & (steps <= 3))
     np.testing.assert_array_equal(backend.to_numpy(whole.ids), backend.to_numpy(tiled.ids))
 
 
@@ -224,11 +245,51 @@ def test_without_faiss_one_reads_how_to_get_it(backend, rng, monkeypatch):
 
 
 @needs_faiss
-def test_names_of_engines_can_be_checked_beforehand():
+def test_names_of_engines_can_be_checked_beforehand(backend):
     for knn in ("auto", "exact", "faiss", "IVF4,Flat"):
-        check_knn(knn, 8)
+        check_knn(knn, 8, backend)
     with pytest.raises(ValueError, match="FAISS factory string; got 'Nonsense'"):
-        check_knn("Nonsense", 8)
+        check_knn("Nonsense", 8, backend)
+
+
+# cuVS needs a GPU and has never run here: only what is refused is tested.
+
+
+def test_cuvs_is_refused_without_a_gpu(rng):
+    vectors = clustered_vectors(rng, n=10)
+    for call in (
+        lambda: hg.nearest_neighbors(vectors, k=2, knn="cuvs", backend="numpy"),
+        lambda: hg.build_index(vectors, knn="cuvs", backend="numpy"),
+        lambda: hg.tune(vectors, knn="cuvs", backend="numpy"),
+        lambda: check_knn("cuvs", 8, hg.select_backend("numpy")),
+    ):
+        with pytest.raises(ValueError, match=r"on a GPU; the backend is 'numpy'.*backend='cupy'"):
+            call()
+
+
+def test_without_cuvs_one_reads_how_to_get_it(gpu, rng, monkeypatch):
+    monkeypatch.setattr(cuvs_neighbors.importlib.util, "find_spec", lambda name: None)
+    line = r"knn='exact', or .*: pip install -e \"\.\[cuda12,cuvs12\]\""
+    with pytest.raises(ImportError, match=line):
+        hg.nearest_neighbors(clustered_vectors(rng), k=2, knn="cuvs", backend=gpu)
+
+
+def test_what_cuvs_finds_is_measured_and_auto_never_takes_it(backend, rng, monkeypatch):
+    def never(*_, **__):
+        raise AssertionError("auto took cuVS")
+
+    assert module.is_approximate("cuvs")
+    monkeypatch.setattr(module, "cuvs_best", never)
+    hg.nearest_neighbors(clustered_vectors(rng), k=2, knn="auto", backend=backend)
+
+
+def test_cuvs_gets_no_descriptors_that_leave_no_room(backend, rng, monkeypatch):
+    monkeypatch.setattr(module, "fits", lambda vectors: False)
+    vectors = graph_vectors.vectors_of(
+        clustered_vectors(rng), "descriptors", dtype="float32", backend=backend
+    )
+    with pytest.raises(MemoryError, match=r"knn='exact', which reads them tile by tile"):
+        module.units_for("cuvs", vectors)
 
 
 @needs_faiss

@@ -121,7 +121,7 @@ def _gpu_names() -> str:
     """The GPUs that ``backend="auto"`` would take."""
     if select_backend("auto").name == "numpy":
         return "no GPU"
-    from hybrid_gpu.backends.cupy_backend import describe_devices
+    from hybrid_gpu.backends.devices import describe_devices
 
     return "; ".join(value for name, value in describe_devices() if name.startswith("gpu"))
 

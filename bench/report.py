@@ -11,8 +11,9 @@ question fills it, or a line that says that there is none. More words say which 
 
 ``<!-- table: paper_experiments.table-1 -->`` is a table of the paper, and
 ``<!-- table: campaign -->`` adds up the lines of the newest campaign of each kind;
-``planted_faults`` and ``standin_suites`` tell what was executed for GPUs. The paper's figures, and
-those of the peers' time against their accuracy, go to ``docs/figures``.
+``planted_faults`` and ``standin_suites`` tell what was executed for GPUs, and ``gpu_kernels``,
+``gpu_batches`` and ``gpu_checks`` what a model says of their speed. The paper's figures, and those
+of the peers' time against their accuracy, go to ``docs/figures``.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from common import RESULTS, all_of, cell, newest
+from gpu_model_tables import gpu_batches, gpu_checks, gpu_kernels
 from gpu_tables import planted_faults, standin_suites
 
 from hybrid_gpu.lab.chart_panels import Panel, Series
@@ -91,6 +93,9 @@ def filled(text: str) -> str:
             "campaign": campaign,
             "planted_faults": planted_faults,
             "standin_suites": standin_suites,
+            "gpu_kernels": gpu_kernels,
+            "gpu_batches": gpu_batches,
+            "gpu_checks": gpu_checks,
         }.get(block["question"])
         if made is not None:
             return block["head"] + made() + block["end"]

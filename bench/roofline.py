@@ -6,7 +6,8 @@
 One plain step of conjugate gradients (product with its dots, update with its norms, direction) for
 64 right-hand sides, by the native core and by SciPy's products on tiles, in turn. The bytes are the
 least that a step has to move: every array once for each pass over it. Both must agree in their
-values, or nothing is recorded.
+values, or nothing is recorded. The last rows are what deflation by the default groups adds to a
+step: the sums of the groups, the small dense product, and what comes off the product again.
 """
 
 from __future__ import annotations
@@ -25,12 +26,7 @@ from hybrid_gpu.backends.native import native_core
 from hybrid_gpu.backends.native_backend import NativeBackend
 from hybrid_gpu.backends.numpy_backend import NumpyBackend
 from hybrid_gpu.backends.threads import for_each
-from hybrid_gpu.graph.affinity import (
-    largest_component,
-    neighbors_from_lists,
-    numbering_of,
-    renumbered,
-)
+from hybrid_gpu.graph.affinity import largest_component
 from hybrid_gpu.graph.csr import matrix_bytes, submatrix
 
 ALPHA = 0.99
@@ -38,15 +34,18 @@ ALPHA = 0.99
 PASSES = {"product": 2, "update": 6, "direction": 3}
 
 
-def component_in_order(path: Path) -> Any:
-    """The adjacency of the largest component of a file's lists, in the order of its groups."""
+def component_in_order(path: Path) -> tuple[Any, Any]:
+    """The adjacency of the largest component of a file's lists, and the default groups on it.
+
+    In the order of an index.
+    """
     with np.load(path) as file:
-        lists = neighbors_from_lists(file["ids"], file["similarities"], backend="numpy")
-    graph = hg.reciprocal_graph(lists, backend="numpy")
-    groups = hg.aggregate(graph, groups=max(1, graph.n // 64), backend="numpy")
-    backend = hg.select_backend("numpy")
-    graph = renumbered(graph, numbering_of(groups.order, backend), backend)
-    return submatrix(graph.adjacency, largest_component(graph), backend)
+        index = hg.build_index_from_neighbors(
+            file["ids"], file["similarities"], neighbors=50, basis="aggregate", backend="numpy"
+        )
+    backend, graph = index.state.backend, index.state.graph
+    matrix = submatrix(graph.adjacency, largest_component(graph), backend)
+    return matrix, index.state.basis
 
 
 def bandwidth(megabytes: int, repeats: int) -> dict[str, float]:
@@ -129,6 +128,40 @@ def measured(matrix: Any, m: int, repeats: int, speed: float) -> list[dict[str, 
     return rows
 
 
+def deflation(basis: Any, m: int, repeats: int, speed: float) -> list[dict[str, Any]]:
+    """Times of the three parts of a deflation, beside the time that their bytes take."""
+    backend, (n, r) = basis.backend, basis.vectors.shape
+    inverse = basis.coarse_inverse(ALPHA).together
+    values = np.random.default_rng(9).random((n, m), np.float32)
+    sums = backend.spmm(basis.transposed, values)
+    coupled = sums[: inverse.shape[0], :]
+    both = np.concatenate([sums, -ALPHA * sums])
+    parts = {
+        "deflation: sums of groups": (
+            lambda: backend.spmm(basis.transposed, values),
+            4 * m * (n + r) + matrix_bytes(basis.transposed),
+        ),
+        "deflation: dense product": (
+            lambda: backend.matmul(inverse, coupled),
+            4 * (inverse.size + 2 * coupled.size),
+        ),
+        "deflation: off the product": (
+            lambda: backend.subtract_spmm(values, basis.spread, both),
+            4 * m * (2 * n + 2 * r) + matrix_bytes(basis.spread),
+        ),
+    }
+    rows = []
+    for name, (run, count) in parts.items():
+        seconds = best(run, repeats)
+        core = native_core()
+        who = "SciPy tiles" if core is None else f"native, {core.level}"
+        row = {"pass": name, "bytes": count, "at bandwidth ms": 1e3 * count / speed}
+        rows.append(
+            row | {f"{who} ms": 1e3 * seconds, f"{who}, of bandwidth": count / speed / seconds}
+        )
+    return rows
+
+
 def main() -> None:
     """Measure, show, and record if asked to."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -141,10 +174,11 @@ def main() -> None:
     print(", ".join(f"{name}: {speed / 1e9:.1f} GB/s" for name, speed in speeds.items()))
     rows: list[dict[str, Any]] = []
     for path in options.lists:
-        matrix = component_in_order(path)
+        matrix, basis = component_in_order(path)
         sizes = {"items": matrix.shape[0], "entries": int(matrix.data.size)}
-        found = measured(matrix, options.columns, options.repeats, max(speeds.values()))
-        rows += [sizes | row for row in found]
+        given = options.columns, options.repeats, max(speeds.values())
+        found = [*measured(matrix, *given), *deflation(basis, *given)]
+        rows += [dict.fromkeys((*sizes, *found[0])) | sizes | row for row in found]
     show(f"One step, {options.columns} right-hand sides", rows)
     if options.record:
         told = {f"{name} GB/s": speed / 1e9 for name, speed in speeds.items()}

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from hybrid_gpu.backends.protocol import Array, Backend
+from hybrid_gpu.choices import DtypeName
 
 DTYPES = ("float32", "float64")
 METRICS: Mapping[str, tuple[float, float]] = MappingProxyType(
@@ -26,12 +27,12 @@ _LEAST_RISE, _RISES_TOGETHER, _RISES_OF_ONE_LIST = 1e-3, 2, 9
 _ROWS_AT_ONCE = 65_536
 
 
-def check_dtype(dtype: Any) -> str:
+def check_dtype(dtype: Any) -> DtypeName:
     """``"float32"`` or ``"float64"``."""
     name = dtype_name(dtype)
     if name not in DTYPES:
         raise ValueError(f"dtype must be 'float32' or 'float64'; got {shown(dtype)}.")
-    return name
+    return "float32" if name == "float32" else "float64"
 
 
 def dtype_name(dtype: Any) -> str:
@@ -371,3 +372,8 @@ def _as_array(values: Any, what: str, backend: Backend) -> Any:
         raise ValueError(
             f"{what} must be an array, all rows of the same length: {fault}"
         ) from fault
+
+
+def is_bool(value: Any) -> bool:
+    """Whether a value is True or False, of Python or NumPy."""
+    return isinstance(value, (bool, np.bool_))

@@ -19,9 +19,12 @@ MODULES = [
     if ">>> " in path.read_text(encoding="utf-8")
 ]
 # Classes that users make, or whose methods they call.
-CLASSES = (hg.DiffusionIndex, hg.Expansion, hg.HeatKernel, hg.PageRank, hg.Polynomial)
-# Methods that print nothing worth an example.
-PLAIN = ("warm_up", "transfer", "excess_transfer")
+CLASSES = (
+    *(hg.DiffusionIndex, hg.Ranking),
+    *(hg.Expansion, hg.HeatKernel, hg.PageRank, hg.Polynomial),
+)
+# Methods that print nothing worth an example, or need another package for it.
+PLAIN = ("to_pandas", "warm_up", "transfer", "excess_transfer")
 
 
 def examples_of(thing):
@@ -48,7 +51,7 @@ def wanting():
     for one in CLASSES:
         if one is not hg.DiffusionIndex:
             yield one.__name__, one
-        for name, method in vars(one).items():
+        for name, method in inspect.getmembers(one):
             if inspect.isfunction(method) and not name.startswith("_") and name not in PLAIN:
                 yield f"{one.__name__}.{name}", method
 

@@ -11,7 +11,8 @@ import pytest
 ROOT = Path(__file__).parent.parent / "hybrid_gpu"
 # A module imports from its own place and from places before it.
 ORDER = (
-    *("errors", "progress", "validation", "backends", "files", "graph", "diffusion", "ranking"),
+    *("errors", "choices", "progress", "validation", "backends", "files", "graph", "diffusion"),
+    "ranking",
     *("evaluation", "index", "lab", "datasets", "__init__", "cli"),
 )
 # Modules that keep to fewer places than those before them.
@@ -21,9 +22,16 @@ ONLY = {
     "datasets": {"files", "lab"},
 }
 # What anything may import: it imports nothing of ours but errors.
-BOTTOM = ("hybrid_gpu.backends.protocol", "hybrid_gpu.kernels", "hybrid_gpu.data")
+BOTTOM = (
+    "hybrid_gpu.backends.protocol",
+    "hybrid_gpu.backends.step_records",
+    "hybrid_gpu.kernels",
+    "hybrid_gpu.data",
+)
 # These need an optional package, and are imported when it is asked for.
-LATE = ("hybrid_gpu.backends.cupy_backend", "hybrid_gpu.backends.cuda")
+LATE = tuple(
+    f"hybrid_gpu.backends.{name}" for name in ("cupy_backend", "cuda", "device_speed", "devices")
+)
 MOST_LINES = 400
 MOST_POSITIONAL = 6
 

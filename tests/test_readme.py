@@ -13,6 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from hybrid_gpu.lab import kernel_speed
+
 ROOT = Path(__file__).parent.parent
 PAGES = {
     path.name: path.read_text(encoding="utf-8")
@@ -59,7 +61,7 @@ def bench(monkeypatch):
     """Imports a script of ``bench``, and forgets it afterwards."""
     monkeypatch.syspath_prepend(str(ROOT / "bench"))
     yield importlib.import_module
-    for name in ("report", "common", "gpu_tables"):
+    for name in ("report", "common", "gpu_tables", "gpu_model_package"):
         sys.modules.pop(name, None)
 
 
@@ -69,6 +71,13 @@ def test_tables_are_the_newest_recorded_runs(bench, page):
     text = PAGES[page]
     assert len(report.BLOCK.findall(text)) == text.count("<!-- table: ") == text.count("<!-- end")
     assert report.filled(text) == text, f"run python bench/report.py: {page}"
+
+
+def test_the_model_in_the_package_is_the_newest_recorded_one(bench):
+    package = bench("gpu_model_package")
+    table = package.packaged()
+    assert kernel_speed.model_table() == table, "run python bench/gpu_model_package.py"
+    assert package.TABLE.read_text(encoding="utf-8") == package.written(table)
 
 
 def test_a_table_may_hold_some_of_the_rows(bench):

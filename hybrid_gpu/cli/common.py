@@ -19,6 +19,8 @@ from rich.table import Table
 from typer.core import TyperGroup
 
 import hybrid_gpu
+from hybrid_gpu.backends import select_backend
+from hybrid_gpu.choices import NeighborCount as CheckedCount
 from hybrid_gpu.errors import HybridGpuError
 from hybrid_gpu.graph.neighbor_count import AUTO
 from hybrid_gpu.index.diffusion_index import DiffusionIndex
@@ -133,7 +135,7 @@ def check_writable(path: Path | None) -> Path | None:
 def open_index(path: Path, backend: str, progress: Progress) -> DiffusionIndex:
     """Load the index of a folder, and report that as a stage of progress."""
     progress("opening", 0, 1)
-    index = load_index(path, backend=backend)
+    index = load_index(path, backend=select_backend(backend))
     progress("opening", 1, 1)
     return index
 
@@ -146,10 +148,10 @@ def open_replicas(path: Path, backends: str, progress: Progress) -> DiffusionInd
     return Replicas(open_index(path, "numpy", progress), [first, *others])
 
 
-def neighbor_count(neighbors: str) -> int | str:
+def neighbor_count(neighbors: str) -> CheckedCount:
     """The number of neighbors that was typed, or ``"auto"``."""
     if neighbors == AUTO:
-        return AUTO
+        return "auto"
     if not re.fullmatch("[0-9]{1,18}", neighbors):
         raise ValueError(f"--neighbors must be a number or auto; got {neighbors!r}.")
     return int(neighbors)

@@ -16,6 +16,7 @@ import typer
 
 import hybrid_gpu
 from hybrid_gpu.backends import select_backend
+from hybrid_gpu.choices import NeighborCount
 from hybrid_gpu.cli.common import (
     NEIGHBORS,
     Device,
@@ -32,6 +33,7 @@ from hybrid_gpu.cli.common import (
 from hybrid_gpu.diffusion.eigen_basis import EigenBasis
 from hybrid_gpu.diffusion.filters import DEFAULT_ALPHA
 from hybrid_gpu.files.array_files import load_array
+from hybrid_gpu.files.item_lists import load_items
 from hybrid_gpu.graph.neighbor_count import AUTO
 from hybrid_gpu.index.build import BASES
 from hybrid_gpu.index.diffusion_index import DiffusionIndex
@@ -68,13 +70,17 @@ def build(
         str, typer.Option(help="Type of stored eigenvectors: float32, float16 or int8.")
     ] = "float32",
     knn: Annotated[
-        str, typer.Option(help="k-NN search: auto, exact, faiss or a FAISS factory.")
+        str, typer.Option(help="k-NN search: auto, exact, faiss, cuvs or a FAISS factory.")
     ] = "auto",
     augment: Annotated[
         int, typer.Option(help="Neighbors that are added to each descriptor; 0: none.")
     ] = 0,
     dtype: Annotated[str, typer.Option(help="Type of numbers: float32 or float64.")] = "float32",
     backend: Device = "auto",
+    keys: Annotated[
+        Path | None,
+        typer.Option(help="Your names of the items: text, one a line, or integers as .npy."),
+    ] = None,
     seed: Annotated[int, typer.Option(help="Seed of all random numbers.")] = 0,
     as_json: Json = False,
 ) -> None:
@@ -84,29 +90,29 @@ def build(
     count, restart = _graph_options(neighbors, alpha, paper)
     start = time.perf_counter()
     vectors = load_array(descriptors)
+    names = None if keys is None else load_items(keys, text=True)
+    # Whatever was typed: the library checks it.
+    words: dict[str, Any] = {"knn": knn, "dtype": dtype, "backend": backend}
+    basis_words: dict[str, Any] = {"basis": basis, "precision": precision}
     with progress_bars() as progress:
         if augment:
             vectors = augment_database(
                 vectors,
                 expansion=Expansion(neighbors=augment),
-                knn=knn,
-                dtype=dtype,
                 progress=progress,
-                backend=backend,
+                **words,
             )
         built = build_index(
             vectors,
             neighbors=count,
             gamma=gamma,
             alpha=restart,
-            basis=basis,
             rank=rank,
-            precision=precision,
-            knn=knn,
-            dtype=dtype,
+            keys=names,
             seed=seed,
             progress=progress,
-            backend=backend,
+            **basis_words,
+            **words,
         )
         progress("saving", 0, 1)
         built.save(index)
@@ -119,7 +125,7 @@ def build(
 
 def _graph_options(
     neighbors: str | None, alpha: float | None, paper: bool
-) -> tuple[int | str, float]:
+) -> tuple[NeighborCount, float]:
     """Neighbors and alpha: what was given, else the paper's or our own."""
     own: dict[str, Any] = {"neighbors": AUTO, "alpha": DEFAULT_ALPHA}
     default = PAPER if paper else own

@@ -81,7 +81,7 @@ def paper(
         int, typer.Option(help="Eigenvectors of spectral methods; 5000 in the paper.")
     ] = _DEFAULT.spectral_rank,
     knn: Annotated[
-        str, typer.Option(help="k-NN search: auto, exact, faiss or a FAISS factory.")
+        str, typer.Option(help="k-NN search: auto, exact, faiss, cuvs or a FAISS factory.")
     ] = "auto",
     seed: Annotated[int, typer.Option(help="Seed of the sample of queries.")] = 5,
     restart: Annotated[

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import numpy as np
 import typer
 from rich.console import Console
+from rich.markup import escape
 
 from hybrid_gpu.cli.common import (
     Devices,
@@ -20,7 +21,8 @@ from hybrid_gpu.cli.common import (
     print_json,
     progress_bars,
 )
-from hybrid_gpu.files.array_files import load_array
+from hybrid_gpu.files.array_files import array_names, load_array
+from hybrid_gpu.files.item_lists import load_items
 from hybrid_gpu.files.writing import replacing
 from hybrid_gpu.index.diffusion_index import DiffusionIndex
 from hybrid_gpu.index.replicas import Replicas
@@ -75,6 +77,10 @@ ExpansionAlpha = Annotated[float, typer.Option(help="Exponent of their similarit
 Metric = Annotated[
     str, typer.Option("--metric", help=f"What SIMILARITIES are: {', '.join(METRICS)}.")
 ]
+_ITEMS = "a mask or ids (keys, if the index has some) as .npy, or text with one a line."
+Allowed = Annotated[Path | None, typer.Option(help=f"Items that results may be: {_ITEMS}")]
+Excluded = Annotated[Path | None, typer.Option(help="Items that results may not be, likewise.")]
+LeastScore = Annotated[float | None, typer.Option(help="Leave out results that score less.")]
 _EXPANSION = Expansion()
 
 
@@ -95,6 +101,9 @@ def search(
     query_neighbors: Observed = 5,
     expansion_neighbors: ExpansionNeighbors = _EXPANSION.neighbors,
     expansion_alpha: ExpansionAlpha = _EXPANSION.alpha,
+    allowed: Allowed = None,
+    exclude: Excluded = None,
+    min_score: LeastScore = None,
     batch: Width = None,
     backend: Devices = "auto",
     as_json: Json = False,
@@ -114,6 +123,9 @@ def search(
             degree_correction=degree_correction,
             query_neighbors=query_neighbors,
             expansion=Expansion(expansion_neighbors, expansion_alpha),
+            allowed=allowed,
+            exclude=exclude,
+            min_score=min_score,
             batch=batch,
         )
         ranking = opened.search(vectors, **settings, progress=progress)
@@ -142,6 +154,9 @@ def rerank(
     query_neighbors: Observed = 5,
     expansion_neighbors: ExpansionNeighbors = _EXPANSION.neighbors,
     expansion_alpha: ExpansionAlpha = _EXPANSION.alpha,
+    allowed: Allowed = None,
+    exclude: Excluded = None,
+    min_score: LeastScore = None,
     batch: Width = None,
     backend: Devices = "auto",
     as_json: Json = False,
@@ -150,7 +165,7 @@ def rerank(
 
     The output of search --method nn serves as both arguments too.
     """
-    lists, values = load_array(ids, name="ids"), load_array(similarities, name="scores")
+    values = load_array(similarities, name="scores")
     with progress_bars() as progress:
         opened = open_replicas(index, backend, progress)
         settings = _settings(
@@ -164,9 +179,14 @@ def rerank(
             degree_correction=degree_correction,
             query_neighbors=query_neighbors,
             expansion=Expansion(expansion_neighbors, expansion_alpha),
+            allowed=allowed,
+            exclude=exclude,
+            min_score=min_score,
             batch=batch,
         )
-        ranking = opened.rerank(lists, values, metric=metric, **settings, progress=progress)
+        settings["metric"] = metric
+        lists = _given_ids(opened, ids)
+        ranking = opened.rerank(lists, values, **settings, progress=progress)
     _deliver(ranking, output, as_json)
 
 
@@ -182,6 +202,9 @@ def _settings(
     degree_correction: bool,
     query_neighbors: int,
     expansion: Expansion,
+    allowed: Path | None,
+    exclude: Path | None,
+    min_score: float | None,
     batch: int | None,
 ) -> dict[str, Any]:
     """The options of the command line as keywords of the library's search."""
@@ -195,8 +218,30 @@ def _settings(
         "degree_correction": degree_correction,
         "query_neighbors": None if query_neighbors == 0 else query_neighbors,
         "expansion": expansion,
+        "allowed": _items(index, allowed),
+        "exclude": _items(index, exclude),
+        "min_score": min_score,
         "batch": batch,
     }
+
+
+def _items(index: DiffusionIndex | Replicas, path: Path | None) -> Any:
+    """The items of a file, as the index names them."""
+    if path is None:
+        return None
+    return load_items(path, text=index.keys is not None and index.keys.dtype == object)
+
+
+def _given_ids(index: DiffusionIndex | Replicas, path: Path) -> Any:
+    """The results of another engine, or those that ``_deliver`` wrote, by keys if it has some."""
+    if index.keys is None or "keys" not in array_names(path):
+        return load_array(path, name="ids")
+    keys = load_array(path, name="keys")
+    if keys.dtype.kind != "U":
+        return keys
+    keys = keys.astype(object)
+    keys[load_array(path, name="ids") < 0] = None
+    return keys
 
 
 def _accuracy(option: str | None) -> str | float | None:
@@ -212,8 +257,14 @@ def _accuracy(option: str | None) -> str | float | None:
 def _deliver(ranking: Ranking, output: Path | None, as_json: bool) -> None:
     """Write a ranking to its file, or show it."""
     if output is not None:
+        arrays: dict[str, Any] = {"ids": ranking.ids, "scores": ranking.scores}
+        if ranking.known is not None:
+            # Strings of one width, as NumPy has them: pickled ones would not be read again.
+            keys = ranking.keys
+            text = ranking.known.text
+            arrays["keys"] = np.where(ranking.ids < 0, "", keys).astype("U") if text else keys
         with replacing(output) as file:
-            np.savez(file, ids=ranking.ids, scores=ranking.scores)
+            np.savez(file, **arrays)
     m, k = ranking.ids.shape
     if as_json:
         where: dict[str, Any] = {"output": str(output)}
@@ -224,6 +275,8 @@ def _deliver(ranking: Ranking, output: Path | None, as_json: bool) -> None:
                 for line in zip(ranking.ids, ranking.scores, strict=True)
             ]
             where = {"ids": ranking.ids.tolist(), "scores": scores}
+            if ranking.known is not None:
+                where["keys"] = ranking.keys.tolist()
         print_json(queries=m, k=k, report=_report(ranking), **where)
         return
     if output is None:
@@ -256,11 +309,13 @@ def _report(ranking: Ranking) -> dict[str, Any]:
 
 
 def _print_first_results(ranking: Ranking, *, queries: int = 5, results: int = 5) -> None:
-    ids, scores = ranking.ids[:queries, :results], ranking.scores[:queries, :results]
+    ids, keys, scores = (
+        part[:queries, :results] for part in (ranking.ids, ranking.keys, ranking.scores)
+    )
     table = make_table("query", *(f"{place + 1}." for place in range(ids.shape[1])))
-    for query, (items, values) in enumerate(zip(ids, scores, strict=True)):
-        pairs = zip(items, values, strict=True)
-        cells = [f"{item}\n{value:.4g}" if item >= 0 else "-" for item, value in pairs]
-        table.add_row(str(query), *cells)
-    table.caption = "id, and its score below"
+    for query, lines in enumerate(zip(ids, keys, scores, strict=True)):
+        results_of = zip(*lines, strict=True)
+        cells = [f"{key}\n{score:.4g}" if item >= 0 else "-" for item, key, score in results_of]
+        table.add_row(str(query), *map(escape, cells))
+    table.caption = f"{'id' if ranking.known is None else 'key'}, and its score below"
     Console().print(table)

@@ -36,7 +36,7 @@ def tune(
     measure: Annotated[str, typer.Option(help=f"One of {', '.join(MEASURES)}.")] = "mAP",
     sample: Annotated[int, typer.Option(help="Items that serve as queries, at most.")] = 200,
     knn: Annotated[
-        str, typer.Option(help="k-NN search: auto, exact, faiss or a FAISS factory.")
+        str, typer.Option(help="k-NN search: auto, exact, faiss, cuvs or a FAISS factory.")
     ] = "auto",
     dtype: Annotated[str, typer.Option(help="Type of numbers: float32 or float64.")] = "float32",
     plot: Annotated[Path | None, typer.Option(help="File of a picture, .png or .svg.")] = None,
@@ -49,6 +49,7 @@ def tune(
         check_writable(plot)
         plots.check_picture(plot)
     vectors = load_array(descriptors)
+    words: dict[str, Any] = {"dtype": dtype, "backend": backend}  # the library checks them
     with progress_bars() as progress:
         found = tune_settings(
             vectors,
@@ -58,10 +59,9 @@ def tune(
             measure=measure,
             sample=sample,
             knn=knn,
-            dtype=dtype,
             seed=seed,
             progress=progress,
-            backend=backend,
+            **words,
         )
     if plot is not None:
         found.plot(plot)

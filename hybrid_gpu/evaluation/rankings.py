@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Set
 from typing import Any
 
-import array_api_compat
 import numpy as np
 from numpy.typing import NDArray
 
 from hybrid_gpu.backends import select_backend
-from hybrid_gpu.backends.numpy_backend import host_view
+from hybrid_gpu.backends.numpy_backend import host_copy
 from hybrid_gpu.validation import check_count, refuse_masked, shown
 
 
@@ -77,12 +76,8 @@ def checked_ranking(ids: Any) -> NDArray[np.int64]:
 
 def on_host(values: Any, what: str) -> NDArray[Any]:
     """Values of any array library as a NumPy array, copied from a device if they are on one."""
-    if array_api_compat.is_cupy_array(values):
-        values = values.get()
-    elif array_api_compat.is_torch_array(values):
-        values = values.detach().cpu()
     try:
-        return np.asarray(host_view(values))
+        return np.asarray(host_copy(values))
     except ValueError as fault:
         raise ValueError(
             f"{what} must be an array, all rows of the same length: {fault}"

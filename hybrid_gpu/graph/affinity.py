@@ -18,6 +18,7 @@ from hybrid_gpu.backends import (
     select_backend,
 )
 from hybrid_gpu.backends.protocol import Numbering
+from hybrid_gpu.choices import BackendName, DtypeName
 from hybrid_gpu.errors import warn_caller
 from hybrid_gpu.graph.csr import array_bytes, csr_from_sorted, matrix_bytes
 from hybrid_gpu.graph.neighbors import Neighbors
@@ -61,9 +62,9 @@ class Graph:
         return self.adjacency.shape[0]
 
     @property
-    def dtype(self) -> str:
+    def dtype(self) -> DtypeName:
         """``"float32"`` or ``"float64"``."""
-        return dtype_name(self.degrees.dtype)
+        return check_dtype(self.degrees.dtype)
 
     @property
     def edges(self) -> int:
@@ -105,7 +106,7 @@ def reciprocal_graph(
     *,
     gamma: float = 3.0,
     dtype: str = "float32",
-    backend: str | Backend = "auto",
+    backend: BackendName | Backend = "auto",
 ) -> Graph:
     """The graph that joins two items if each is among the other's nearest neighbors.
 
@@ -165,7 +166,7 @@ def reciprocal_graph(
 
 @on_device(lambda affinity: getattr(affinity, "data", None), stays=False)
 def graph_from_affinity(
-    affinity: Any, *, dtype: str = "float32", backend: str | Backend = "auto"
+    affinity: Any, *, dtype: DtypeName = "float32", backend: BackendName | Backend = "auto"
 ) -> Graph:
     """The graph of the user's own sparse affinity matrix, without its diagonal, normalized.
 
@@ -245,7 +246,7 @@ def neighbors_from_lists(
     *,
     metric: str = "cosine",
     dtype: str = "float32",
-    backend: str | Backend = "auto",
+    backend: BackendName | Backend = "auto",
 ) -> Neighbors:
     """The lists of the user's own search engine, one per item and in order, checked.
 

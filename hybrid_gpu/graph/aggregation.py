@@ -8,9 +8,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hybrid_gpu.backends import Backend, on_device, select_backend
+from hybrid_gpu.choices import BackendName
 from hybrid_gpu.graph.affinity import Graph
 from hybrid_gpu.graph.edge_loops import edge_loops
-from hybrid_gpu.progress import Progress
+from hybrid_gpu.progress import ProgressOption, as_progress
 from hybrid_gpu.validation import check_count, check_kind
 
 # Weights that rise along a chain match one pair a round: after so many rounds, chance decides.
@@ -80,8 +81,8 @@ def aggregate(
     groups: int,
     largest: int | None = None,
     seed: int = 0,
-    progress: Progress | None = None,
-    backend: str | Backend = "auto",
+    progress: ProgressOption = None,
+    backend: BackendName | Backend = "auto",
 ) -> Aggregation:
     """About ``groups`` groups of items with heavy edges inside, each within one component.
 
@@ -113,6 +114,7 @@ def aggregate(
     """
     check_kind(graph, "graph", Graph, "Pass index.graph, or make one with graph_from_affinity.")
     device = select_backend(backend, like=graph.degrees)
+    progress = as_progress(progress)
     groups = check_count(groups, "groups")
     connected = np.diff(device.to_numpy(graph.adjacency.indptr)) > 0
     total = int(np.sum(connected))

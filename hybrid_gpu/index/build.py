@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from hybrid_gpu.backends import Array, Backend
+from hybrid_gpu.choices import DtypeName, PrecisionName
 from hybrid_gpu.diffusion.aggregate_basis import aggregate_basis
 from hybrid_gpu.diffusion.basis import Basis, host64
 from hybrid_gpu.diffusion.eigen_basis import PRECISIONS, eigen_basis
@@ -73,7 +74,7 @@ class BasisChoice:
 
     basis: Any = "auto"
     rank: int | None = None
-    precision: str = "float32"
+    precision: PrecisionName = "float32"
     tolerance: float | None = None
     sparsity: Any = PAPER_SPARSITY
     seed: int = 0
@@ -120,7 +121,7 @@ class Settings:
 
     alpha: float
     gamma: float
-    dtype: str
+    dtype: DtypeName
     keep_neighbors: bool = False
     keep_descriptors: bool = True
 

@@ -4,10 +4,26 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from dataclasses import replace
 from types import MappingProxyType
-from typing import Any
+from typing import Any, TypeAlias
+
+from numpy.typing import ArrayLike
 
 from hybrid_gpu.backends import Backend, on_device, select_backend
+from hybrid_gpu.backends.protocol import HostArray
+from hybrid_gpu.choices import (
+    ArrayInput,
+    BackendName,
+    BasisName,
+    DtypeName,
+    MetricName,
+    NeighborCount,
+    PrecisionName,
+    SparseInput,
+    SpeaksDlpack,
+)
+from hybrid_gpu.diffusion.basis import Basis
 from hybrid_gpu.diffusion.filters import DEFAULT_ALPHA
 from hybrid_gpu.diffusion.sparsity import PAPER_SPARSITY, Sparsity
 from hybrid_gpu.graph.affinity import Graph, graph_from_affinity, neighbors_from_lists
@@ -28,31 +44,36 @@ from hybrid_gpu.index.build import (
 )
 from hybrid_gpu.index.diffusion_index import DiffusionIndex
 from hybrid_gpu.index.storage import load_state
-from hybrid_gpu.progress import Progress
+from hybrid_gpu.progress import ProgressOption, as_progress
+from hybrid_gpu.ranking.keys import as_keys, optional_keys
 from hybrid_gpu.validation import check_kind
+
+BasisInput: TypeAlias = BasisName | Basis | HostArray | SpeaksDlpack | SparseInput
+"""What may be deflated: a kind of basis, one that is made, labels or vectors of the user's own."""
 
 PAPER: Mapping[str, Any] = MappingProxyType({"neighbors": 50, "gamma": 3.0, "alpha": 0.99})
 """The paper's settings: ``build_index(descriptors, **PAPER)``."""
 
 
 def build_index(
-    descriptors: Any,
+    descriptors: ArrayInput,
     *,
-    neighbors: int | str = "auto",
+    neighbors: NeighborCount = "auto",
     gamma: float = 3.0,
     alpha: float = DEFAULT_ALPHA,
-    basis: Any = "auto",
+    basis: BasisInput = "auto",
     rank: int | None = None,
-    precision: str = "float32",
+    precision: PrecisionName = "float32",
     tolerance: float | None = None,
     sparsity: float | Sparsity = PAPER_SPARSITY,
     knn: str = "auto",
     keep_neighbors: bool = True,
     keep_descriptors: bool = True,
-    dtype: str = "float32",
+    keys: ArrayLike | None = None,
+    dtype: DtypeName = "float32",
     seed: int = 0,
-    progress: Progress | None = None,
-    backend: str | Backend = "auto",
+    progress: ProgressOption = None,
+    backend: BackendName | Backend = "auto",
 ) -> DiffusionIndex:
     """Index a database of descriptors.
 
@@ -97,12 +118,15 @@ def build_index(
         Keep the descriptors where the index is, so that queries can be descriptors. If False, they
         may be larger than the memory of the GPU, mapped from a file, say: they are read tile by
         tile. The index then ranks by ``rerank`` and ``search_items``.
+    keys : sequence of n strings or integers, optional
+        The user's own names of the items, each once: a list, an array, a pandas index. The index
+        then takes keys wherever it would take ids, and ``ranking.keys`` has those of the results.
     dtype
         ``"float32"`` or ``"float64"``.
     seed
         Of everything that is random.
     progress
-        Called as ``progress(stage, done, total)``.
+        True for a line on stderr, or a function that is called as ``progress(stage, done, total)``.
     backend
         ``"auto"``, ``"numpy"`` or ``"cupy"``.
 
@@ -124,35 +148,47 @@ def build_index(
     >>> ranking = index.search(digits.descriptors[:2], k=3)
     >>> digits.labels[ranking.ids].tolist()
     [[0, 0, 0], [1, 1, 1]]
+
+    With the names that the items have elsewhere:
+
+    >>> items = [[5.0, 0], [5, 1], [0, 5], [1, 5]]
+    >>> index = hg.build_index(items, neighbors=1, keys=["ant", "bee", "cat", "dog"])
+    >>> keys, scores = index.search([[5.0, 0.2]], k=2)
+    >>> keys.tolist(), index.search_items(["dog"], k=2).keys.tolist()
+    ([['ant', 'bee']], [['dog', 'cat']])
     """
     device = select_backend(backend, like=descriptors)
     settings = Settings(alpha, gamma, dtype, keep_neighbors, keep_descriptors)
-    choice = BasisChoice(basis, rank, precision, tolerance, sparsity, seed, progress)
-    check_engine(knn)
+    told = as_progress(progress)
+    choice = BasisChoice(basis, rank, precision, tolerance, sparsity, seed, told)
+    check_engine(knn, device)
     with device.annotate("build"):
         vectors = vectors_of(descriptors, "descriptors", dtype=settings.dtype, backend=device)
-        return DiffusionIndex(state_from_descriptors(vectors, neighbors, knn, settings, choice))
+        known = optional_keys(keys, vectors.shape[0])
+        state = state_from_descriptors(vectors, neighbors, knn, settings, choice)
+        return DiffusionIndex(replace(state, keys=known))
 
 
 def build_index_from_neighbors(
-    ids: Any,
-    similarities: Any,
+    ids: ArrayInput,
+    similarities: ArrayInput,
     *,
-    metric: str = "cosine",
-    neighbors: int | str = "auto",
-    descriptors: Any = None,
+    metric: MetricName = "cosine",
+    neighbors: NeighborCount = "auto",
+    descriptors: ArrayInput | None = None,
     gamma: float = 3.0,
     alpha: float = DEFAULT_ALPHA,
-    basis: Any = "auto",
+    basis: BasisInput = "auto",
     rank: int | None = None,
-    precision: str = "float32",
+    precision: PrecisionName = "float32",
     tolerance: float | None = None,
     sparsity: float | Sparsity = PAPER_SPARSITY,
     keep_neighbors: bool = True,
-    dtype: str = "float32",
+    keys: ArrayLike | None = None,
+    dtype: DtypeName = "float32",
     seed: int = 0,
-    progress: Progress | None = None,
-    backend: str | Backend = "auto",
+    progress: ProgressOption = None,
+    backend: BackendName | Backend = "auto",
 ) -> DiffusionIndex:
     """Index a database by the k-NN lists of the user's own engine.
 
@@ -160,7 +196,7 @@ def build_index_from_neighbors(
     ----------
     ids : int array of shape (n, k)
         Neighbors of every item, in order of the items; -1 for 'nothing found'. An item's own id is
-        skipped.
+        skipped. Keys, if there are ``keys``.
     similarities : float array of shape (n, k)
         Their cosine similarities, as they are.
     metric
@@ -184,8 +220,15 @@ def build_index_from_neighbors(
     """
     device = select_backend(backend, like=ids)
     settings = Settings(alpha, gamma, dtype, keep_neighbors)
-    choice = BasisChoice(basis, rank, precision, tolerance, sparsity, seed, progress)
+    told = as_progress(progress)
+    choice = BasisChoice(basis, rank, precision, tolerance, sparsity, seed, told)
     with device.annotate("build"):
+        known = None
+        if keys is not None:
+            known = as_keys(keys, None)
+            places = known.ids_of(ids, "ids", gaps=True)
+            known.check_count(len(places))
+            ids = places
         lists = neighbors_from_lists(
             ids, similarities, metric=metric, dtype=settings.dtype, backend=device
         )
@@ -198,24 +241,25 @@ def build_index_from_neighbors(
             lists = best_first(lists, device)
         lists, origin = counted(lists, count, device)
         state = state_from_lists(lists, origin, None, settings, choice, device)
-        return DiffusionIndex(with_units(state, units))
+        return DiffusionIndex(replace(with_units(state, units), keys=known))
 
 
 def build_index_from_graph(
-    affinity: Any,
+    affinity: SparseInput,
     *,
-    descriptors: Any = None,
+    descriptors: ArrayInput | None = None,
     gamma: float = 3.0,
     alpha: float = DEFAULT_ALPHA,
-    basis: Any = "auto",
+    basis: BasisInput = "auto",
     rank: int | None = None,
-    precision: str = "float32",
+    precision: PrecisionName = "float32",
     tolerance: float | None = None,
     sparsity: float | Sparsity = PAPER_SPARSITY,
-    dtype: str = "float32",
+    keys: ArrayLike | None = None,
+    dtype: DtypeName = "float32",
     seed: int = 0,
-    progress: Progress | None = None,
-    backend: str | Backend = "auto",
+    progress: ProgressOption = None,
+    backend: BackendName | Backend = "auto",
 ) -> DiffusionIndex:
     """Index a database by the user's own affinity matrix.
 
@@ -244,25 +288,27 @@ def build_index_from_graph(
     """
     device = select_backend(backend, like=getattr(affinity, "data", None))
     settings = Settings(alpha, gamma, dtype)
-    choice = BasisChoice(basis, rank, precision, tolerance, sparsity, seed, progress)
+    told = as_progress(progress)
+    choice = BasisChoice(basis, rank, precision, tolerance, sparsity, seed, told)
     with device.annotate("build"):
         graph = graph_from_affinity(affinity, dtype=settings.dtype, backend=device)
         choice.check(graph.n)
+        known = optional_keys(keys, graph.n)
         units = optional_units(descriptors, graph.n, settings.dtype, device)
         state = state_from_graph(graph, None, None, settings, choice, device)
-        return DiffusionIndex(with_units(state, units))
+        return DiffusionIndex(replace(with_units(state, units), keys=known))
 
 
 def with_basis(
     index: DiffusionIndex,
-    basis: Any,
+    basis: BasisInput,
     *,
     rank: int | None = None,
-    precision: str = "float32",
+    precision: PrecisionName = "float32",
     tolerance: float | None = None,
     sparsity: float | Sparsity = PAPER_SPARSITY,
     seed: int = 0,
-    progress: Progress | None = None,
+    progress: ProgressOption = None,
 ) -> DiffusionIndex:
     """The same index with another basis; the graph is shared.
 
@@ -277,14 +323,15 @@ def with_basis(
     'eigenvectors'
     """
     check_kind(index, "index", DiffusionIndex, "Make one with build_index.")
-    choice = BasisChoice(basis, rank, precision, tolerance, sparsity, seed, progress)
+    told = as_progress(progress)
+    choice = BasisChoice(basis, rank, precision, tolerance, sparsity, seed, told)
     choice.check(index.n)
     with index.backend.annotate("basis"):
         return DiffusionIndex(with_chosen_basis(index.state, choice))
 
 
 @on_device(lambda graph: getattr(graph, "degrees", None), stays=True)
-def index_of_graph(graph: Graph, *, seed: int, backend: str | Backend) -> DiffusionIndex:
+def index_of_graph(graph: Graph, *, seed: int, backend: BackendName | Backend) -> DiffusionIndex:
     """An index of a graph alone, without a basis."""
     device = select_backend(backend, like=graph.degrees)
     settings = Settings(DEFAULT_ALPHA, PAPER["gamma"], graph.dtype)
@@ -293,7 +340,7 @@ def index_of_graph(graph: Graph, *, seed: int, backend: str | Backend) -> Diffus
 
 
 def load_index(
-    path: str | os.PathLike[str], *, verify: bool = True, backend: str | Backend = "auto"
+    path: str | os.PathLike[str], *, verify: bool = True, backend: BackendName | Backend = "auto"
 ) -> DiffusionIndex:
     """Open an index; no GPU is needed to open one that was built on a GPU.
 

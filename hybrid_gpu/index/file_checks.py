@@ -17,7 +17,8 @@ import numpy as np
 
 from hybrid_gpu.backends.protocol import HostArray
 from hybrid_gpu.errors import IndexFileError
-from hybrid_gpu.index.packing import INVERSE, MATRIX_PARTS, WALK, Packed, Section
+from hybrid_gpu.index.key_arrays import wrong_keys
+from hybrid_gpu.index.packing import INVERSE, KEYS, MATRIX_PARTS, WALK, Packed, Section
 from hybrid_gpu.validation import check_alpha, check_count, check_flag, check_number, check_positive
 
 Fault: TypeAlias = Callable[[str | None, str], IndexFileError]
@@ -98,6 +99,10 @@ def _check_origin(origin: Mapping[str, Any]) -> None:
 
 def check_section(name: str, section: Section, parts: Packed, verify: bool, fault: Fault) -> None:
     """Refuse a section, of those that are known, which does not fit the index."""
+    if name == KEYS:
+        wrong_key = wrong_keys(section.arrays, section.parameters, parts.parameters["n"])
+        if wrong_key is not None:
+            raise fault(next(iter(section.arrays), None), f"damaged, {wrong_key}")
     if name not in _FACTS:
         return
     basis = parts.parameters.get("basis")

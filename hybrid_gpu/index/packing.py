@@ -16,11 +16,12 @@ from hybrid_gpu.diffusion.basis_kinds import check_kind_known, restored_basis
 from hybrid_gpu.files.stored_arrays import array_checksum
 from hybrid_gpu.graph.affinity import Graph, numbering_of
 from hybrid_gpu.graph.neighbors import Neighbors
+from hybrid_gpu.index.key_arrays import packed_keys, unpacked_keys
 from hybrid_gpu.ranking.columns import Columns
 from hybrid_gpu.ranking.state import Grouping, IndexState, Origin
 
 MATRIX_PARTS = ("data", "indices", "indptr")
-INVERSE, WALK = "inverse", "walk"
+INVERSE, WALK, KEYS = "inverse", "walk", "keys"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -72,6 +73,9 @@ def packed(state: IndexState) -> Packed:
         parts["column_scores"] = state.columns.scores
         parameters["columns_alpha"] = state.columns.alpha
     basis, sections = state.basis, {}
+    if state.keys is not None:
+        # Who does not know keys would take ids for them.
+        sections[KEYS] = Section(*packed_keys(state.keys), required=True)
     if basis is not None:
         check_kind_known(basis.kind)
         parts |= {f"basis_{name}": part for name, part in basis.arrays().items()}
@@ -125,6 +129,7 @@ def unpacked(parts: Packed, backend: Backend) -> IndexState:
             float(walk.parameters["slowdown"]),
             backend.asarray(walk.arrays["together"]),
         )
+    keys = parts.sections.get(KEYS)
     return IndexState(
         graph=graph,
         numbering=numbering_of(device["order"], backend),
@@ -137,6 +142,7 @@ def unpacked(parts: Packed, backend: Backend) -> IndexState:
         backend=backend,
         grouping=_grouping(parameters.get("grouping"), n, basis),
         origin=_origin(parameters.get("origin"), neighbors),
+        keys=None if keys is None else unpacked_keys(keys.arrays, keys.parameters),
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -10,6 +11,7 @@ import numpy as np
 
 from hybrid_gpu.backends import Backend
 from hybrid_gpu.backends.protocol import HostArray
+from hybrid_gpu.choices import BackendName, BasisName, MethodName
 from hybrid_gpu.diffusion.local import ROOMS, most_room
 from hybrid_gpu.errors import ConvergenceError
 from hybrid_gpu.evaluation import agreement
@@ -20,7 +22,7 @@ from hybrid_gpu.index.diffusion_index import DiffusionIndex
 from hybrid_gpu.index.factory import index_of_graph, with_basis
 from hybrid_gpu.index.precompute import column_maker, column_request
 from hybrid_gpu.index.search import BYTES_PER_LISTED, batch_width, query_bytes
-from hybrid_gpu.progress import Progress
+from hybrid_gpu.progress import ProgressOption, as_progress
 from hybrid_gpu.ranking.top_items import Ranking
 from hybrid_gpu.validation import (
     check_count,
@@ -32,8 +34,8 @@ from hybrid_gpu.validation import (
 
 _STEPS = (1, 2, 3, 4, 5, 6, 8, 10, 15, 20, 30)
 _ITEMS_PER_GROUP = (128, 64, 32, 16)
-_LOCAL = "local"
-# Of a local search, for each item that it sees: entries of rows, and other numbers.
+_LOCAL: MethodName = "local"
+# Of a local search, for each item that it sees: entries of rows at least, and other numbers.
 _LOCAL_ENTRIES, _LOCAL_NUMBERS = 32, 13
 # Of anything that is counted: more than any machine has room for.
 _MOST = 2**48
@@ -222,15 +224,16 @@ def predicted_bytes(
         "basis": round(basis),
         "build": build_bytes(count, dimensions, neighbors or round(2 * entries), dtype),
         "search": batch * (query_bytes(count, dtype) + BYTES_PER_LISTED * k),
-        "local": _local_bytes(count, groups, threads, value) + batch * BYTES_PER_LISTED * k,
+        "local": _local_bytes(count, entries, groups, threads, value)
+        + batch * BYTES_PER_LISTED * k,
     }
 
 
-def _local_bytes(n: int, groups: int, threads: int, value: int) -> int:
+def _local_bytes(n: int, entries: float, groups: int, threads: int, value: int) -> int:
     """The slowed walk and the roots, and the memory of each thread at the first of its sizes."""
     room = min(ROOMS[0], most_room(n))
-    entries = 2 * _LOCAL_ENTRIES * (4 + value)
-    thread = 4 * n + room * (_LOCAL_NUMBERS * value + entries + 33) + 16 + 2 * groups * value
+    row = 2 * max(_LOCAL_ENTRIES, math.ceil(entries)) * (4 + value)
+    thread = 4 * n + room * (_LOCAL_NUMBERS * value + row + 33) + 16 + 2 * groups * value
     return groups**2 * value + n * value + threads * thread
 
 
@@ -243,8 +246,8 @@ def plan(
     queries: int = 64,
     eigenvectors: Sequence[int] = (100,),
     seed: int = 0,
-    progress: Progress | None = None,
-    backend: str | Backend = "auto",
+    progress: ProgressOption = None,
+    backend: BackendName | Backend = "auto",
 ) -> Plan:
     """The cheapest method, basis, rank and number of steps that rank as the exact solution does.
 
@@ -276,6 +279,7 @@ def plan(
     ('none', 1.0)
     """
     check_kind(index, "index", (DiffusionIndex, Graph), "Make one with build_index.")
+    progress = as_progress(progress)
     seed = check_count(seed, "seed", low=0)
     if memory is not None:
         memory = check_count(memory, "memory", low=0)
@@ -288,6 +292,7 @@ def plan(
     k = check_count(k, "k", high=index.n)
     count = min(check_count(queries, "queries"), index.n)
     items = np.random.default_rng(seed).choice(index.n, count, replace=False)
+    index = DiffusionIndex(replace(index.state, keys=None))  # items are asked for by ids
     bare = DiffusionIndex(replace(index.state, basis=None, columns=None))
     sample = _Sample(items, _exact(bare, items, k), k)
     ways = list(_ways(index, eigenvectors))
@@ -325,9 +330,9 @@ class _Sample:
 class _Way:
     """What is tried: a basis of a rank, None for its default, and a method."""
 
-    basis: str
+    basis: BasisName
     rank: int | None
-    method: str = "hybrid"
+    method: MethodName = "hybrid"
 
 
 def _ways(index: DiffusionIndex, eigenvectors: Sequence[int]) -> Iterator[_Way]:
@@ -375,7 +380,9 @@ def _kept_bytes(index: DiffusionIndex) -> int:
     return walk + array_bytes(problem.roots)
 
 
-def _ranked(index: DiffusionIndex, sample: _Sample, method: str, steps: int | None) -> Ranking:
+def _ranked(
+    index: DiffusionIndex, sample: _Sample, method: MethodName, steps: int | None
+) -> Ranking:
     return index.search_items(sample.items, k=sample.k, method=method, steps=steps)
 
 

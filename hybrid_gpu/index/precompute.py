@@ -12,7 +12,7 @@ import re
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from io import FileIO
 from pathlib import Path
 from typing import Any, Protocol
@@ -34,7 +34,7 @@ from hybrid_gpu.files.stored_arrays import (
 from hybrid_gpu.files.writing import replacing, reserve_space, sync_file, write_all
 from hybrid_gpu.index.packing import graph_checksum
 from hybrid_gpu.index.search import batch_width, search_own_items
-from hybrid_gpu.progress import Progress
+from hybrid_gpu.progress import ProgressOption, as_progress
 from hybrid_gpu.ranking.asking import requested
 from hybrid_gpu.ranking.columns import Columns
 from hybrid_gpu.ranking.request import Request
@@ -53,9 +53,10 @@ def precomputed_columns(
     rtol: float | None,
     folder: str | os.PathLike[str] | None,
     batch: int | None,
-    progress: Progress | None,
+    progress: ProgressOption,
 ) -> Columns:
     """The best ``keep`` entries of every item's column; see ``DiffusionIndex.precompute``."""
+    progress = as_progress(progress)
     n = state.n
     keep = check_count(keep, "keep", high=n)
     width = batch_width(state, batch, n)
@@ -112,6 +113,8 @@ def column_maker(
     Places are -1 where diffusion reaches no more.
     """
     places = state.backend.to_numpy(state.numbering.places)
+    if state.keys is not None:
+        state = replace(state, keys=None)  # items are asked for by ids
 
     def columns_of(items: HostArray) -> tuple[HostArray, HostArray]:
         try:

@@ -9,12 +9,14 @@ from typing import Any, Concatenate, ParamSpec
 
 from hybrid_gpu.backends import Backend, all_devices, select_backend
 from hybrid_gpu.backends.numpy_backend import is_on_host
+from hybrid_gpu.backends.protocol import HostArray
 from hybrid_gpu.errors import DeviceMismatchError
 from hybrid_gpu.index.diffusion_index import DiffusionIndex
-from hybrid_gpu.index.search import descriptor_queries, item_queries, list_queries
+from hybrid_gpu.index.queries import descriptor_queries, item_queries, list_queries
 from hybrid_gpu.index.spreading import answered, device_names, named
 from hybrid_gpu.ranking.asking import requested
 from hybrid_gpu.ranking.request import Request
+from hybrid_gpu.ranking.seeds import seeds_of
 from hybrid_gpu.ranking.state import IndexState
 from hybrid_gpu.ranking.top_items import Ranking
 
@@ -105,6 +107,9 @@ class Replicas:
         """The index of each device."""
         return self._indexes
 
+    def __len__(self) -> int:
+        return self.n
+
     @property
     def n(self) -> int:
         """Number of items."""
@@ -148,14 +153,21 @@ class Replicas:
         return answered(self._states, lists, request)
 
     @_like(DiffusionIndex.search_items)
-    def search_items(self, ids: Any, **options: Any) -> Ranking:
+    def search_items(self, ids: Any, weights: Any, **options: Any) -> Ranking:
         """Rank the database for some of its own items.
 
         Parameters are those of ``DiffusionIndex.search_items``, the rest is as in ``search``.
         """
         _check_on_host(ids)
-        state, request = self._asked(options)
-        return answered(self._states, item_queries(state, ids, request), request)
+        seeds = seeds_of(self._indexes[0].state, ids, weights)
+        signed = seeds is not None and seeds.signed
+        state, request = self._asked({**options, "signed": signed})
+        return answered(self._states, item_queries(state, ids, request, seeds), request)
+
+    @property
+    def keys(self) -> HostArray | None:
+        """The user's own names (n,) of the items; None if there are none."""
+        return self._indexes[0].keys
 
     def warm_up(self) -> None:
         """Make on each device what its first search would make."""

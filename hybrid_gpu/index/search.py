@@ -3,33 +3,36 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
-import array_api_compat
 import numpy as np
 
-from hybrid_gpu.backends import Array, Backend, select_backend
-from hybrid_gpu.backends.numpy_backend import is_on_host
+from hybrid_gpu.backends import Array, Backend
+from hybrid_gpu.backends.protocol import TopK
 from hybrid_gpu.diffusion.observation import Observation
 from hybrid_gpu.diffusion.solution import Solution, not_converged
 from hybrid_gpu.graph.neighbors import Neighbors
-from hybrid_gpu.graph.vectors import unit_rows
+from hybrid_gpu.index.queries import Queries, descriptor_queries, item_queries, list_queries
 from hybrid_gpu.ranking.first_stage import (
     FirstStage,
-    GivenLists,
-    OwnItems,
     SimilarItems,
     powered,
 )
+from hybrid_gpu.ranking.keys import Keys
 from hybrid_gpu.ranking.request import Request
+from hybrid_gpu.ranking.seeds import Seeds
 from hybrid_gpu.ranking.state import IndexState
-from hybrid_gpu.ranking.top_items import LocalFacts, Ranked, Ranking, Report, ranked_solution
+from hybrid_gpu.ranking.top_items import (
+    LocalFacts,
+    Ranked,
+    Ranking,
+    Report,
+    Wanted,
+    ranked_solution,
+)
 from hybrid_gpu.validation import (
     check_count,
-    check_item_ids,
-    check_neighbor_lists,
-    check_vectors,
 )
 
 # The graph is read once per step for all columns; beyond this many, that saving is used up.
@@ -39,37 +42,6 @@ _ARRAYS_PER_BATCH = 10
 # What a query takes beside them at its peak, measured: for each observed or returned item, for each
 # item of a shortlist, and, whatever the batch, for each edge of the graph that is cut out for one.
 BYTES_PER_LISTED, _BYTES_PER_SHORTLISTED, _BYTES_PER_CUT_EDGE = 120, 16, 120
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Queries:
-    """A query set as it came in, checked.
-
-    Attributes
-    ----------
-    arrays : tuple of arrays
-        What is known of the queries, row by row; on the host or on the device.
-    here : bool
-        Whether they came from the index's device, so that the results stay there.
-    first_stage : callable
-        From a state and a slice of the arrays, on its device, to what is found for it.
-    observed, shortlist : int
-        Items that a query observes, and items of its shortlist.
-    """
-
-    arrays: tuple[Array, ...]
-    here: bool
-    first_stage: Callable[..., FirstStage]
-    observed: int
-    shortlist: int
-
-    @property
-    def count(self) -> int:
-        return int(self.arrays[0].shape[0])
-
-    def part(self, start: int, stop: int) -> Queries:
-        """The queries from one row to another."""
-        return replace(self, arrays=tuple(array[start:stop, ...] for array in self.arrays))
 
 
 def search_descriptors(state: IndexState, queries: Any, request: Request) -> Ranking:
@@ -86,66 +58,12 @@ def search_lists(
         return ranked(state, list_queries(state, ids, similarities, metric, request), request)
 
 
-def search_own_items(state: IndexState, ids: Any, request: Request) -> Ranking:
-    """Rank the database for some of its own items (m,)."""
+def search_own_items(
+    state: IndexState, ids: Any, request: Request, seeds: Seeds | None = None
+) -> Ranking:
+    """Rank the database for some of its own items (m,), or for sets of them."""
     with state.backend.annotate("search"):
-        return ranked(state, item_queries(state, ids, request), request)
-
-
-def descriptor_queries(state: IndexState, queries: Any, request: Request) -> Queries:
-    """Descriptors (m, d) as a query set of an index."""
-    items = state.descriptors
-    if items is None:
-        items = state.required_descriptors("search")  # says what to do without them
-    home = home_of(queries, state.backend)
-    vectors = check_vectors(queries, "queries", dtype=state.dtype, backend=home)
-    if vectors.shape[1] != items.shape[1]:
-        raise ValueError(
-            f"queries must have the index's {items.shape[1]} dimensions; got {vectors.shape[1]}."
-        )
-    observed = min(request.query_neighbors or state.n, state.n)
-
-    def first_stage(state: IndexState, part: Array) -> FirstStage:
-        return SimilarItems(state, unit_rows(part, state.backend), observed=observed)
-
-    here = lives_here(queries, state.backend)
-    return Queries((vectors,), here, first_stage, observed, request.shortlist)
-
-
-def list_queries(
-    state: IndexState, ids: Any, similarities: Any, metric: str, request: Request
-) -> Queries:
-    """The results (m, q) of another engine as a query set of an index."""
-    home = home_of(ids, state.backend)
-    lists, values = check_neighbor_lists(
-        ids, similarities, state.n, metric=metric, dtype=state.dtype, backend=home
-    )
-    length = lists.shape[1]
-    observed = min(request.query_neighbors or length, length)
-
-    def first_stage(state: IndexState, part_ids: Array, part_values: Array) -> FirstStage:
-        places = state.numbering.to_places(part_ids, state.backend.xp)
-        return GivenLists(state, places, part_values, observed)
-
-    here = lives_here(ids, state.backend)
-    return Queries((lists, values), here, first_stage, observed, length)
-
-
-def item_queries(state: IndexState, ids: Any, request: Request) -> Queries:
-    """Items (m,) of an index as a query set of it."""
-    items = check_item_ids(ids, state.n, backend=home_of(ids, state.backend))
-
-    def first_stage(state: IndexState, part: Array) -> FirstStage:
-        xp, device, descriptors = state.backend.xp, state.backend.device, state.descriptors
-        places = state.numbering.to_places(part[:, None], xp)
-        ones = xp.ones(places.shape, dtype=getattr(xp, state.dtype), device=device)
-        if descriptors is None:
-            return OwnItems(state, places, ones, 1)
-        queries = xp.take(descriptors, places[:, 0], axis=0)
-        return SimilarItems(state, queries, observation=Observation(places, ones, state.n))
-
-    here = lives_here(ids, state.backend)
-    return Queries((items,), here, first_stage, 1, request.shortlist)
+        return ranked(state, item_queries(state, ids, request, seeds), request)
 
 
 def search_from_outside(
@@ -170,19 +88,6 @@ def search_from_outside(
     queries = Queries(arrays, True, first_stage, observed, request.shortlist)
     with state.backend.annotate("search"):
         return ranked(state, queries, request)
-
-
-def home_of(values: Any, backend: Backend) -> Backend:
-    """Where an array is checked: where it lives, so that a large query set is not moved at once."""
-    return backend if lives_here(values, backend) else select_backend("numpy")
-
-
-def lives_here(values: Any, backend: Backend) -> bool:
-    """Whether an array is one of the backend's library, or on any GPU: results stay there too."""
-    if array_api_compat.is_array_api_obj(values):
-        if array_api_compat.array_namespace(values) is backend.xp:
-            return True
-    return not is_on_host(values)
 
 
 def query_bytes(n: int, dtype: str) -> int:
@@ -214,6 +119,11 @@ def width_for(state: IndexState, queries: Queries, request: Request) -> int:
         lists += _BYTES_PER_SHORTLISTED * queries.shortlist
         entries = state.graph.adjacency.data.shape[0]
         beside = _BYTES_PER_CUT_EDGE * entries * min(queries.shortlist, state.n) // state.n
+    if request.limits is not None:
+        # Scores that are cut to what is permitted, and what that is: by float32, then by bool.
+        value = np.dtype(state.dtype).itemsize
+        lists += state.n * (value + 5 * len(queries.limits))
+        beside += 2 * state.n
     return batch_width(state, request.batch, queries.count, lists=lists, beside=beside)
 
 
@@ -221,6 +131,8 @@ def ranked(state: IndexState, queries: Queries, request: Request) -> Ranking:
     """Run all batches of a query set through observe, solve and rank; the device is current."""
     backend, progress, count = state.backend, request.progress, queries.count
     notes = list(state.notes) if request.method.diffuses else []
+    if request.limits is not None:
+        notes.extend(request.limits.notes)
     done = _Results(queries.here, backend)
     width = width_for(state, queries, request)
     while not _took_all(state, queries, request, width, done):
@@ -230,7 +142,7 @@ def ranked(state: IndexState, queries: Queries, request: Request) -> Ranking:
         backend.free_memory()
     if progress:
         progress("search", count, count)
-    ranking = done.ranking(request, width, tuple(notes))
+    ranking = done.ranking(request, width, tuple(notes), state.keys)
     if request.stop.insists and done.missed_after is not None:
         raise not_converged(done.missed_after, request.stop.tolerance, result=ranking)
     return ranking
@@ -242,11 +154,12 @@ def _took_all(
     """Rank what is left of a query set; whether memory was enough. What is ranked stays."""
     backend, count = state.backend, queries.count
     try:
-        for parts in backend.uploads(queries.arrays, done.queries, width):
+        rows = queries.rows(backend) if queries.limits else queries.arrays
+        for parts in backend.uploads(rows, done.queries, width):
             if request.progress:
                 request.progress("search", done.queries, count)
             done.settle()
-            _take_batch(state, queries.first_stage, parts, request, done)
+            _take_batch(state, queries, parts, request, done)
     except MemoryError as fault:  # CuPy's out-of-memory is one, too
         if width == 1:
             raise MemoryError(
@@ -258,26 +171,42 @@ def _took_all(
 
 def _take_batch(
     state: IndexState,
-    first_stage: Callable[..., FirstStage],
+    queries: Queries,
     parts: tuple[Array, ...],
     request: Request,
     done: _Results,
 ) -> None:
     """Rank a batch. A function of its own: nothing of it is kept while the next one is made."""
-    backend = state.backend
-    with backend.stage("observe", done.seconds):
-        found = first_stage(state, *parts)
+    backend, given = state.backend, len(queries.arrays)
+    with backend.stage("observe", done.times):
+        found = queries.first_stage(state, *parts[:given])
+        if request.limits is not None:
+            permitted = request.limits.permitted(state, parts[given:])
+            request = replace(request, permitted=permitted)
     if request.method.rank is not None:
-        with backend.stage("solve", done.seconds):
-            done.take(request.method.rank(state, found, request))
+        with backend.stage("solve", done.times):
+            done.take(_good_enough(request.method.rank(state, found, request), request, backend))
         return
-    with backend.stage("solve", done.seconds):
+    with backend.stage("solve", done.times):
         solution = request.method.score(state, found, request)
         if request.degree_correction:
             solution = _degree_corrected(state, solution)
-    with backend.stage("rank", done.seconds):
+    with backend.stage("rank", done.times):
         unreached = found.unreached if request.fill else None
-        done.take(ranked_solution(solution, request.k, unreached, backend, state.numbering))
+        wanted = Wanted(request.k, unreached, request.permitted)
+        best = ranked_solution(solution, wanted, backend, state.numbering)
+        done.take(_good_enough(best, request, backend))
+
+
+def _good_enough(ranked: Ranked, request: Request, backend: Backend) -> Ranked:
+    """A ranking without results whose score is below the least that was asked for."""
+    if request.min_score is None:
+        return ranked
+    xp, best = backend.xp, ranked.best
+    good = best.scores >= request.min_score
+    scores = xp.where(good, best.scores, xp.full_like(best.scores, -xp.inf))
+    ids = xp.where(good, best.ids, -xp.ones_like(best.ids))
+    return replace(ranked, best=TopK(scores=scores, ids=ids))
 
 
 def _degree_corrected(state: IndexState, solution: Solution) -> Solution:
@@ -294,7 +223,11 @@ class _Results:
 
     def __init__(self, here: bool, backend: Backend) -> None:
         self.queries = 0
-        self.seconds = {"observe": 0.0, "solve": 0.0, "rank": 0.0}
+        self.times: dict[str, list[Callable[[], float]]] = {
+            "observe": [],
+            "solve": [],
+            "rank": [],
+        }
         self.missed_after: int | None = None
         self._here, self._backend = here, backend
         self._parts: list[tuple[Callable[[], Array], ...]] = []
@@ -333,7 +266,9 @@ class _Results:
             self.missed_after = batch.steps
         self.queries += int(batch.best.ids.shape[0])
 
-    def ranking(self, request: Request, width: int, notes: tuple[str, ...]) -> Ranking:
+    def ranking(
+        self, request: Request, width: int, notes: tuple[str, ...], keys: Keys | None
+    ) -> Ranking:
         """All batches as one."""
         join = self._backend.xp.concat if self._here else np.concatenate
         ids, scores = (join([part() for part in parts]) for parts in zip(*self._parts, strict=True))
@@ -356,13 +291,13 @@ class _Results:
             residuals=residuals,
             accuracy=accuracy,
             truncation=self._truncation,
-            seconds=self.seconds,
+            seconds={label: sum(one() for one in times) for label, times in self.times.items()},
             backend=self._backend.name,
             batch=width,
             notes=notes,
             local=local,
         )
-        return Ranking(ids=ids, scores=scores, report=report)
+        return Ranking(ids=ids, scores=scores, report=report, known=keys)
 
     def _sent(self, values: Array) -> Callable[[], Array]:
         return (lambda: values) if self._here else self._backend.download(values)

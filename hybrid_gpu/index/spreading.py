@@ -16,7 +16,8 @@ import numpy as np
 from hybrid_gpu.backends import Backend
 from hybrid_gpu.diffusion.solution import not_converged
 from hybrid_gpu.errors import ConvergenceError, ReplicaError
-from hybrid_gpu.index.search import Queries, missed_note, ranked, width_for
+from hybrid_gpu.index.queries import Queries
+from hybrid_gpu.index.search import missed_note, ranked, width_for
 from hybrid_gpu.ranking.request import Request
 from hybrid_gpu.ranking.state import IndexState
 from hybrid_gpu.ranking.top_items import Ranking, Report
@@ -149,6 +150,7 @@ def _merged(answers: Sequence[_Answer], states: Sequence[IndexState]) -> Ranking
         ids=np.concatenate([ranking.ids for ranking in rankings]),
         scores=np.concatenate([ranking.scores for ranking in rankings]),
         report=report,
+        known=states[0].keys,
     )
 
 

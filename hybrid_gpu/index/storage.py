@@ -40,6 +40,7 @@ from hybrid_gpu.files.writing import replacing, sync_folder
 from hybrid_gpu.index.file_checks import check_arrays, check_parameters, check_section
 from hybrid_gpu.index.packing import (
     INVERSE,
+    KEYS,
     WALK,
     Packed,
     Section,
@@ -53,7 +54,7 @@ FORMAT = "hybrid-gpu index"
 VERSION = 3
 HEADER = "header.json"
 
-_SECTIONS = (INVERSE, WALK)
+_SECTIONS = (INVERSE, WALK, KEYS)
 # Seconds that a save waits for another one to the same folder: longer than any index takes.
 _PATIENCE = 600.0
 # A reader that was overtaken by a save begins again. Each time, a whole save went by.

@@ -20,11 +20,12 @@ from hybrid_gpu.graph.affinity import numbering_of, reciprocal_graph
 from hybrid_gpu.graph.neighbors import Neighbors, exact_neighbors
 from hybrid_gpu.graph.vectors import unit_rows
 from hybrid_gpu.index.build import BasisChoice, Settings, state_from_lists
+from hybrid_gpu.ranking.keys import Keys, as_keys
 from hybrid_gpu.ranking.state import Grouping, IndexState
 from hybrid_gpu.validation import check_item_ids, check_vectors, item_bytes
 
 
-def with_items(state: IndexState, descriptors: Any) -> IndexState:
+def with_items(state: IndexState, descriptors: Any, keys: Any) -> IndexState:
     """The index with more items; see ``DiffusionIndex.add``."""
     backend, xp, n = state.backend, state.backend.xp, state.n
     with backend.annotate("add"):
@@ -35,6 +36,7 @@ def with_items(state: IndexState, descriptors: Any) -> IndexState:
                 f"descriptors must have the index's {old.shape[1]} dimensions; got "
                 f"{vectors.shape[1]}."
             )
+        named = _joined_keys(state.keys, keys, vectors.shape[0])
         new = unit_rows(vectors, backend)
         units = xp.concat([old, new])
         # New items stand at the end, under the next ids, until groups are made anew.
@@ -56,14 +58,16 @@ def with_items(state: IndexState, descriptors: Any) -> IndexState:
             count=new.shape[0],
         )
         _tell_of_columns(state, "add")
-        return _rebuilt(state, changed)
+        return replace(_rebuilt(state, changed), keys=named)
 
 
 def without_items(state: IndexState, ids: Any) -> IndexState:
     """The index without some items; see ``DiffusionIndex.remove``."""
     backend, xp, n = state.backend, state.backend.xp, state.n
     with backend.annotate("remove"):
-        lists = _wide_lists(state)
+        lists, keys = _wide_lists(state), state.keys
+        if keys is not None:
+            ids = keys.ids_of(ids, "ids")
         gone = np.unique(backend.to_numpy(check_item_ids(ids, n, backend=backend)))
         if gone.size == n:
             raise ValueError(f"ids name all {n} items: an index needs at least one.")
@@ -93,7 +97,22 @@ def without_items(state: IndexState, ids: Any) -> IndexState:
             count=gone.size,
         )
         _tell_of_columns(state, "remove")
-        return _rebuilt(state, changed)
+        named = None if keys is None else keys.chosen(remains)
+        return replace(_rebuilt(state, changed), keys=named)
+
+
+def _joined_keys(keys: Keys | None, new: Any, count: int) -> Keys | None:
+    """The keys of the index with those of new items, which have some if and only if the old do."""
+    if keys is None:
+        if new is not None:
+            raise ValueError(
+                "the index has no keys, so that new items can have none. Leave keys out, or build "
+                "the index with keys=."
+            )
+        return None
+    if new is None:
+        raise ValueError(f"the index has keys: pass keys= for the {count} new items too.")
+    return keys.joined(as_keys(new, count))
 
 
 @dataclass(frozen=True, slots=True, eq=False)

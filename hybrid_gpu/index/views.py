@@ -6,7 +6,9 @@ from collections.abc import Callable, Mapping
 from typing import TypeVar
 
 from hybrid_gpu.backends import Array, Backend, on_own_device, settled
+from hybrid_gpu.backends.protocol import HostArray
 from hybrid_gpu.backends.threads import Kept
+from hybrid_gpu.choices import DtypeName
 from hybrid_gpu.diffusion.basis import Basis
 from hybrid_gpu.graph.affinity import Graph, renumbered
 from hybrid_gpu.graph.neighbors import Neighbors
@@ -38,6 +40,9 @@ class IndexViews:
         """All parts in the memory order; for those who extend the library."""
         return self._state
 
+    def __len__(self) -> int:
+        return self._state.n
+
     @property
     def n(self) -> int:
         """Number of items."""
@@ -59,7 +64,7 @@ class IndexViews:
         return self._state.backend
 
     @property
-    def dtype(self) -> str:
+    def dtype(self) -> DtypeName:
         """``"float32"`` or ``"float64"``."""
         return self._state.dtype
 
@@ -115,8 +120,16 @@ class IndexViews:
         )
 
     @property
+    def keys(self) -> HostArray | None:
+        """The user's own names (n,) of the items, in the order of the ids; None if there are none.
+
+        Integers, or strings as objects.
+        """
+        return None if self._state.keys is None else self._state.keys.values.copy()
+
+    @property
     def memory(self) -> Mapping[str, int]:
-        """Bytes of each part: ``graph``, ``descriptors``, ``neighbors``, ``basis``, ``columns``.
+        """Bytes of each part: graph, descriptors, neighbors, basis, columns, keys.
 
         Without the copies in the order of the ids that were asked for.
         """

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from hybrid_gpu.lab.benchmark import Dataset
 from hybrid_gpu.lab.warps import leading_directions, random_warps, warped
-from hybrid_gpu.progress import Progress
+from hybrid_gpu.progress import ProgressOption, as_progress
 from hybrid_gpu.validation import check_count
 
 # Pictures warped at a time: their positions and weights stay in the cache of a core.
@@ -22,7 +22,7 @@ def augmented(
     seed: int,
     *,
     dimensions: int | None = 64,
-    progress: Progress | None = None,
+    progress: ProgressOption = None,
 ) -> Dataset:
     """The pictures of a data set and random affine warps of them, ``n`` items in all.
 
@@ -51,6 +51,7 @@ def augmented(
     ValueError
         If the items are not gray pictures, or ``n`` is smaller than their number.
     """
+    told = as_progress(progress)
     n = check_count(n, "n", low=dataset.n)
     seed = check_count(seed, "seed", low=0)
     shape = dataset.image_shape
@@ -71,8 +72,8 @@ def augmented(
         # The last chunk is projected whole and cut afterwards: how BLAS rounds depends on the size
         # of a product, and an item must not depend on n.
         rows[:] = (flat if basis is None else flat @ basis)[: len(rows)]
-        if progress:
-            progress("warps", start + len(rows), n)
+        if told:
+            told("warps", start + len(rows), n)
     return Dataset(
         name=f"{dataset.name} and warps" if n > dataset.n else dataset.name,
         descriptors=descriptors,

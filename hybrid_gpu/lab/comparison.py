@@ -10,11 +10,12 @@ import numpy as np
 
 from hybrid_gpu import evaluation
 from hybrid_gpu.backends.protocol import HostArray
+from hybrid_gpu.choices import NeighborCount
 from hybrid_gpu.diffusion.sparsity import Sparsity
 from hybrid_gpu.index.diffusion_index import DiffusionIndex
 from hybrid_gpu.index.factory import build_index, with_basis
 from hybrid_gpu.lab.benchmark import Benchmark
-from hybrid_gpu.progress import Progress
+from hybrid_gpu.progress import ProgressOption, as_progress
 from hybrid_gpu.ranking.methods import METHODS
 from hybrid_gpu.ranking.top_items import Report
 
@@ -125,8 +126,8 @@ def compare_methods(
     benchmark: Benchmark,
     *,
     rank: int,
-    neighbors: int | str = "auto",
-    progress: Progress | None = None,
+    neighbors: NeighborCount = "auto",
+    progress: ProgressOption = None,
 ) -> MethodComparison:
     """Rank a whole database for the queries of a benchmark, by every method.
 
@@ -137,6 +138,7 @@ def compare_methods(
     neighbors
         Nearest neighbors of each item, as in ``build_index``.
     """
+    progress = as_progress(progress)
     vectors = benchmark.descriptors
     index = build_index(vectors, neighbors=neighbors, progress=progress)
     indexes = {

@@ -64,7 +64,7 @@ def _gpu_findings() -> tuple[Finding, ...]:
     if clash is not None:
         return (clash,)
     try:
-        from hybrid_gpu.backends.cupy_backend import describe_devices
+        from hybrid_gpu.backends.devices import describe_devices
 
         facts = describe_devices()
     except Exception as fault:  # anything: a broken CUDA installation fails in many ways

@@ -42,7 +42,7 @@ from hybrid_gpu.lab.runlog import (
     restart_run,
 )
 from hybrid_gpu.lab.trials import ExperimentSettings, trials_of
-from hybrid_gpu.progress import Progress
+from hybrid_gpu.progress import Progress, ProgressOption, as_progress
 from hybrid_gpu.ranking.query_expansion import Expansion, augment_database
 from hybrid_gpu.validation import check_count, check_vectors
 
@@ -126,7 +126,7 @@ def run_experiments(
     *,
     settings: ExperimentSettings | None = None,
     restart: bool = False,
-    progress: Progress | None = None,
+    progress: ProgressOption = None,
     backend: str | Backend = "auto",
 ) -> Run:
     """Measure everything that the paper's figures and tables show, on a benchmark.
@@ -148,11 +148,12 @@ def run_experiments(
     ValueError
         If the folder holds a run of something else, or other files.
     """
+    progress = as_progress(progress)
     place = Path(folder)
     settings = ExperimentSettings() if settings is None else settings
     device = select_backend(backend)
     # Before anything is written: a run that cannot begin leaves no folder behind.
-    _check_input(benchmark, settings)
+    _check_input(benchmark, settings, device)
     header = header_of(benchmark, asdict(settings), device.name)
     if restart:
         restart_run(place, header)
@@ -190,12 +191,12 @@ def _component_sizes(index: DiffusionIndex) -> tuple[tuple[int, int], ...]:
     return tuple((int(size), int(count)) for size, count in zip(sizes, counts, strict=True))
 
 
-def _check_input(benchmark: Benchmark, settings: ExperimentSettings) -> None:
+def _check_input(benchmark: Benchmark, settings: ExperimentSettings, device: Backend) -> None:
     """Refuse a benchmark that cannot be ranked, or settings that do not fit it."""
     check_count(settings.neighbors, "neighbors", high=benchmark.n - 1)
     for what, vectors in (("descriptors", benchmark.descriptors), ("queries", benchmark.queries)):
         check_vectors(vectors, what, dtype="float32", backend=select_backend("numpy"))
-    check_knn(settings.knn, benchmark.descriptors.shape[1])
+    check_knn(settings.knn, benchmark.descriptors.shape[1], device)
     labels, query_labels = benchmark.labels, benchmark.query_labels
     if labels is not None and query_labels is not None and not np.isin(query_labels, labels).any():
         raise ValueError(
@@ -223,10 +224,11 @@ def base_index(
     benchmark: Benchmark,
     folder: str | os.PathLike[str],
     *,
-    progress: Progress | None = None,
+    progress: ProgressOption = None,
     backend: str | Backend = "auto",
 ) -> DiffusionIndex:
     """The index that a finished run was measured with, with the default basis."""
+    progress = as_progress(progress)
     bare = _base_index(
         benchmark, ExperimentSettings(), Path(folder) / WORK, progress, select_backend(backend)
     )
@@ -266,6 +268,7 @@ class _Indexes:
             lists = base.neighbors
             if lists is not None and lists.ids.shape[1] < few.neighbors:
                 lists = None
+            assert base.descriptors is not None, "trials that augment ask for them"
             vectors = augment_database(
                 base.descriptors, expansion=few, lists=lists, backend=base.backend
             )
@@ -330,6 +333,7 @@ def _eigen_index(
     rank = max(settings.spectral_rank, settings.rank, *settings.ranks)
     if has_index(folder):
         stored = load_index(folder, backend=base.backend)
+        assert stored.basis is not None, "it was stored for its basis"
         return with_basis(base, stored.basis)
     index = with_basis(base, "eigen", rank=rank, seed=settings.seed, progress=progress)
     DiffusionIndex(replace(index.state, descriptors=None, neighbors=None)).save(folder)

@@ -13,6 +13,7 @@ import numpy as np
 from hybrid_gpu import evaluation
 from hybrid_gpu.backends import Array, Backend, on_device, select_backend
 from hybrid_gpu.backends.protocol import HostArray
+from hybrid_gpu.choices import BackendName, DtypeName, MethodName
 from hybrid_gpu.diffusion.filters import DEFAULT_ALPHA
 from hybrid_gpu.evaluation import Interval
 from hybrid_gpu.graph.neighbor_count import chosen_count, measured_recall, widest_choice
@@ -36,7 +37,7 @@ from hybrid_gpu.lab.examples import (
     listed_examples,
 )
 from hybrid_gpu.lab.plots import Panel, Series, chart
-from hybrid_gpu.progress import Progress
+from hybrid_gpu.progress import Progress, ProgressOption, as_progress
 from hybrid_gpu.ranking.asking import requested
 from hybrid_gpu.ranking.state import Origin
 from hybrid_gpu.validation import (
@@ -45,7 +46,6 @@ from hybrid_gpu.validation import (
     check_dtype,
     check_positive,
     check_sequence,
-    dtype_name,
 )
 
 # Entries of rankings that are held together: 8 bytes of id and of score each, and some copies.
@@ -218,10 +218,10 @@ def tune(
     sample: int = 200,
     folds: int = 5,
     knn: str = "auto",
-    dtype: str = "float32",
+    dtype: DtypeName = "float32",
     seed: int = 0,
-    progress: Progress | None = None,
-    backend: str | Backend = "auto",
+    progress: ProgressOption = None,
+    backend: BackendName | Backend = "auto",
 ) -> Tuning:
     """Choose neighbors, gamma, alpha, the degree correction and the method for a database.
 
@@ -276,7 +276,8 @@ def tune(
     >>> index = hg.build_index(x, **tuning.best.build)
     """
     device = select_backend(backend, like=descriptors)
-    check_engine(knn)
+    told = as_progress(progress)
+    check_engine(knn, device)
     dtype = check_dtype(dtype)
     measure, sample = check_measure(measure), check_count(sample, "sample", low=2)
     seed, folds = check_count(seed, "seed", low=0), check_count(folds, "folds", low=2)
@@ -312,7 +313,7 @@ def tune(
     check_room(n, d, width, device, dtype=dtype)
 
     def searched(vectors: Array, width: int) -> Neighbors:
-        return neighbors_of_units(vectors, None, width, knn=knn, progress=progress, backend=device)
+        return neighbors_of_units(vectors, None, width, knn=knn, progress=told, backend=device)
 
     lists = searched(units, width)
     # The default is that of the whole descriptors, which takes a search of its own.
@@ -320,7 +321,7 @@ def tune(
     if is_approximate(knn):
         measured_recall(lists, units, knn, device)
     default = Setting("hybrid", count, PAPER["gamma"], DEFAULT_ALPHA, False)
-    values = _measured(_Ground(units, lists, examples, measure, device), grid, default, progress)
+    values = _measured(_Ground(units, lists, examples, measure, device), grid, default, told)
     if unlabeled:
         # What is near in the other half is what plain similarity finds best.
         values = {way: value for way, value in values.items() if way.degree_correction is False}
@@ -350,7 +351,7 @@ class _Ground:
     backend: Backend
 
     def index(self, neighbors: int, gamma: float) -> DiffusionIndex:
-        settings = Settings(DEFAULT_ALPHA, gamma, dtype_name(self.units.dtype))
+        settings = Settings(DEFAULT_ALPHA, gamma, check_dtype(self.units.dtype))
         # With the basis that a user gets: how far few steps reach depends on it.
         lists, choice = self.lists.cut(neighbors), BasisChoice()
         return DiffusionIndex(
@@ -363,7 +364,7 @@ class _Ground:
         for start in range(0, self.examples.count, width):
             yield self.examples.part(slice(start, min(start + width, self.examples.count)))
 
-    def plain(self, index: DiffusionIndex, method: str) -> HostArray:
+    def plain(self, index: DiffusionIndex, method: MethodName) -> HostArray:
         """The values of every query by a method that knows no graph."""
         host, found = self.backend.to_numpy, []
         for part in self.parts():

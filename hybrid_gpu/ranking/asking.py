@@ -6,16 +6,18 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+from hybrid_gpu.choices import Accuracy, MethodName
 from hybrid_gpu.diffusion.filters import Filter, PageRank, as_filter
 from hybrid_gpu.diffusion.solution import check_alpha_resolved, check_stopping
 from hybrid_gpu.diffusion.sparsity import PAPER_SPARSITY, Sparsity
-from hybrid_gpu.progress import Progress
+from hybrid_gpu.progress import ProgressOption, as_progress
+from hybrid_gpu.ranking.limits import limits_of
 from hybrid_gpu.ranking.local_ranking import worth_local
 from hybrid_gpu.ranking.methods import METHODS
 from hybrid_gpu.ranking.query_expansion import Expansion
 from hybrid_gpu.ranking.request import Request
 from hybrid_gpu.ranking.state import IndexState
-from hybrid_gpu.validation import check_choice, check_count, check_flag, check_kind
+from hybrid_gpu.validation import check_choice, check_count, check_flag, check_kind, check_number
 
 _DEFAULT_METHOD, _LOCAL = "hybrid", "local"
 _DEFAULT_SHORTLIST = 75_000
@@ -26,8 +28,8 @@ def requested(
     state: IndexState,
     *,
     k: int,
-    method: str = "auto",
-    accuracy: str | float | None = None,
+    method: MethodName = "auto",
+    accuracy: Accuracy | None = None,
     steps: int | None = None,
     rtol: float | None = None,
     alpha: float | None = None,
@@ -38,8 +40,12 @@ def requested(
     sparsity: float | Sparsity = PAPER_SPARSITY,
     expansion: Expansion | None = None,
     batch: int | None = None,
-    progress: Progress | None = None,
+    progress: ProgressOption = None,
     fill: bool = True,
+    allowed: Any = None,
+    exclude: Any = None,
+    min_score: float | None = None,
+    signed: bool = False,
 ) -> Request:
     """What the keywords of a search ask of an index; what it lacks is told now, not after hours."""
     chosen = METHODS[_DEFAULT_METHOD]
@@ -69,9 +75,12 @@ def requested(
         sparsity=sparsity if isinstance(sparsity, Sparsity) else Sparsity(sparsity),
         expansion=_EXPANSION if expansion is None else expansion,
         batch=None if batch is None else check_count(batch, "batch"),
-        progress=progress,
+        progress=None if progress is None else as_progress(progress),
         degree_correction=check_flag(degree_correction, "degree_correction"),
         fill=fill,
+        limits=None if allowed is None and exclude is None else limits_of(state, allowed, exclude),
+        min_score=None if min_score is None else check_number(min_score, "min_score"),
+        signed=signed,
     )
     if state.local and method == "auto" and worth_local(state, request):
         return replace(request, method=METHODS[_LOCAL])

@@ -44,6 +44,17 @@ class FirstStage(ABC):
         self.scale = power_of_two(xp.max(sizes, axis=1, keepdims=True), xp)
         self.weights = xp.astype(observation.weights / self.scale, state.graph.degrees.dtype)
 
+    def reachable(self) -> Array:
+        """Whether diffusion can get to each item (n, m): something was observed beside it."""
+        backend, xp, places = self._state.backend, self._state.backend.xp, self.observation.ids
+        labels = self._state.graph.components
+        known = xp.where(places < 0, xp.zeros_like(places), places)
+        component = backend.asarray(labels.astype("int64"))
+        observed = xp.reshape(xp.take(component, xp.reshape(known, (-1,))), places.shape)
+        observed = xp.where(places < 0, places, observed)
+        weights = backend.place(observed, xp.abs(self.weights), int(labels.max()) + 1)
+        return xp.take(weights > 0, component, axis=0)
+
     @abstractmethod
     def similarities(self) -> Array:
         """Cosine of every query and item (m, n); 0 for items that somebody's lists do not have."""
@@ -127,7 +138,8 @@ class GivenLists(FirstStage):
 
     def __init__(self, state: IndexState, places: Array, cosines: Array, observed: int) -> None:
         self._places, self._cosines = places, cosines
-        self._positive = state.backend.xp.clip(cosines, min=0)
+        # Not xp.clip: with CuPy, its bounds are copied from the host, which waits for the device.
+        self._positive = state.backend.xp.maximum(cosines, state.backend.xp.zeros_like(cosines))
         self._hits = Neighbors(places[:, :observed], self._positive[:, :observed])
         weights = powered(self._hits.similarities, state.gamma, state.backend)
         super().__init__(state, Observation(self._hits.ids, weights, state.n))
@@ -174,15 +186,25 @@ class GivenLists(FirstStage):
         return Neighbors(self._places[:, :count], self._cosines[:, :count])
 
 
-class OwnItems(GivenLists):
-    """Items of an index without descriptors as queries: each is known to be like itself."""
+class OwnItems(FirstStage):
+    """Items of an index without descriptors as queries: they are known to be like themselves."""
 
     def similarities(self) -> Array:
-        return self._state.backend.place(self._places, self._positive, self._state.n).T
+        observation = self.observation
+        return self._state.backend.place(observation.ids, observation.weights, observation.n).T
+
+    def unreached(self) -> Array:
+        xp, shape = self._state.backend.xp, (self.observation.queries, self._state.n)
+        device = self._state.backend.device
+        return xp.full(shape, -xp.inf, dtype=self.weights.dtype, device=device)
 
     def shortlist(self, size: int) -> Array:
         state = self._state
         return state.backend.top_k(self.similarities(), size, state.numbering).ids
+
+    def nearest(self, count: int) -> Neighbors:
+        observation = self.observation
+        return Neighbors(observation.ids[:, :count], observation.weights[:, :count])
 
 
 def _cosines(state: IndexState, queries: Array) -> Array:
@@ -195,11 +217,12 @@ def powered(similarities: Array, gamma: float, backend: Backend) -> Array:
     """The weights of first-stage results, ``similarity ** gamma``; 0 for negative ones."""
     xp = backend.xp
     # In float64: the third power of a small cosine leaves the range of float32.
-    positive = xp.clip(xp.astype(similarities, xp.float64), min=0)
+    values = xp.astype(similarities, xp.float64)
+    positive = xp.maximum(values, xp.zeros_like(values))
     largest = xp.max(positive, axis=1, keepdims=True)
     largest = xp.where(largest > 0, largest, xp.ones_like(largest))
     # Large powers leave that of float64, too: what ranks are the ratios to the best result.
-    unit = xp.clip(largest**gamma, min=_LEAST_WEIGHT)
+    unit = xp.maximum(largest**gamma, xp.full_like(largest, _LEAST_WEIGHT))
     return (positive / largest) ** gamma * unit
 
 

@@ -2,11 +2,14 @@
 
 A query that did not settle is tried again with twice the room, then again, and is solved by
 ``hybrid`` if that was not enough. What becomes of a query does not depend on the others.
+
+A search with limits asks for more items than k, as many for each query, of which the permitted ones
+are kept; queries with too few of them are solved whole.
 """
 
 from __future__ import annotations
 
-from dataclasses import fields
+from dataclasses import fields, replace
 from typing import Any
 
 from hybrid_gpu.backends import Array
@@ -18,21 +21,26 @@ from hybrid_gpu.diffusion.solution import Solution
 from hybrid_gpu.ranking.first_stage import FirstStage
 from hybrid_gpu.ranking.request import Request
 from hybrid_gpu.ranking.state import IndexState
-from hybrid_gpu.ranking.top_items import LocalFacts, Ranked, best_items
+from hybrid_gpu.ranking.top_items import LocalFacts, Ranked, Wanted, best_items
 
-# Longer rankings, of more than this part of all items, are solved whole in less time
-# (``bench/latency.py``).
-_PART_OF_ITEMS, _MOST_RANKED = 200, 250
+# Rankings of more than this part of all items are solved whole in less time, longer ones were not
+# measured (``bench/local_or_hybrid.py``, ``bench/latency.py``).
+_PART_OF_ITEMS, _MOST_RANKED = 200, 1000
+# With limits, so many times as many items are asked for as are expected to do.
+_SPARE = 2
 
 
 def worth_local(state: IndexState, request: Request) -> bool:
     """Whether ``auto`` takes ``local``: by the index and what is asked, never by the batch."""
+    # What is closed to a query might be in its ranking: so many more are asked for.
+    closed = 0 if request.limits is None else request.limits.closed
     return (
         state.local
-        and request.k <= min(state.n // _PART_OF_ITEMS, _MOST_RANKED)
+        and request.k + closed <= min(state.n // _PART_OF_ITEMS, _MOST_RANKED)
         and request.stop.at_ranking
         and request.filter.resolvent is not None
         and not request.degree_correction
+        and not request.signed
     )
 
 
@@ -49,6 +57,11 @@ def check_local(state: IndexState, request: Request) -> None:
             "method 'local' visits the items with the best scores, not those with the best ones "
             "after a correction. Leave degree_correction out, or use method='hybrid'."
         )
+    if request.signed:
+        raise ValueError(
+            "method 'local' goes where scores are high, and takes no negative weights. Use "
+            "method='hybrid'."
+        )
     if not request.stop.at_ranking:
         raise ValueError(
             "method 'local' stops when the ranking is right, and takes neither steps nor rtol nor "
@@ -59,7 +72,12 @@ def check_local(state: IndexState, request: Request) -> None:
 def local_ranking(state: IndexState, first_stage: FirstStage, request: Request) -> Ranked:
     """The best items of a batch, by local search where that settles."""
     backend, xp = state.backend, state.backend.xp
-    answer = _searched(state, first_stage, request)
+    wide = _asked(state, request)
+    if wide is None:
+        return _whole_ranking(state, first_stage, request)
+    answer = _searched(state, first_stage, replace(request, k=wide))
+    if request.permitted is not None:
+        answer = _permitted(answer, request.permitted, request.k, xp)
     best = TopK(scores=answer.scores, ids=state.numbering.to_ids(answer.places, xp))
     steps, converged = int(xp.max(answer.steps)), True
     # Diffusion reaches fewer than k items of small components: the rest is filled up.
@@ -81,6 +99,57 @@ def local_ranking(state: IndexState, first_stage: FirstStage, request: Request) 
         steps=steps,
         converged=converged,
         local=LocalFacts(answer.settled, answer.rounds, answer.visited),
+    )
+
+
+def _asked(state: IndexState, request: Request) -> int | None:
+    """How many items a local search is asked for; None if it would be too many.
+
+    With limits, so many that k are left for sure, or else that k are to be expected.
+    """
+    if request.limits is None:
+        return request.k
+    closed = request.limits.closed
+    if request.k + closed <= min(_MOST_RANKED, state.n):
+        return request.k + closed
+    expected = _SPARE * request.k * state.n // max(1, state.n - closed)
+    return expected if expected <= min(_MOST_RANKED, state.n) else None
+
+
+def _permitted(answer: LocalAnswer, permitted: Array, k: int, xp: Any) -> LocalAnswer:
+    """The best k of an answer that are permitted; settled if these are k, or there are no more."""
+    count, wide = answer.places.shape
+    rows = xp.broadcast_to(permitted.T, (count, permitted.shape[0]))
+    known = answer.places >= 0
+    kept = known & xp.take_along_axis(rows, xp.clip(answer.places, min=0), axis=1)
+    order = xp.argsort(xp.astype(~kept, xp.int64), axis=1, stable=True)[:, :k]
+    places = xp.where(kept, answer.places, -xp.ones_like(answer.places))
+    scores = xp.where(kept, answer.scores, xp.zeros_like(answer.scores))
+    found = xp.sum(xp.astype(kept, xp.int64), axis=1)
+    enough = (found >= k) | (answer.found < wide)
+    return replace(
+        answer,
+        places=xp.take_along_axis(places, order, axis=1),
+        scores=xp.take_along_axis(scores, order, axis=1),
+        found=xp.clip(found, max=k),
+        settled=answer.settled & enough,
+    )
+
+
+def _whole_ranking(state: IndexState, first_stage: FirstStage, request: Request) -> Ranked:
+    """The best items of a batch, every query solved on the whole graph."""
+    xp, device = state.backend.xp, state.backend.device
+    every = xp.arange(first_stage.observation.queries, dtype=xp.int64, device=device)
+    solved = _solved(state, first_stage, request, every)
+    best = _best_of(state, first_stage, request, solved.values, every)
+    scores = xp.astype(best.scores * first_stage.scale, best.scores.dtype)
+    nowhere = xp.zeros_like(every)
+    return Ranked(
+        best=TopK(scores=scores, ids=best.ids),
+        residuals=None,
+        steps=solved.steps,
+        converged=solved.converged,
+        local=LocalFacts(nowhere > 0, nowhere, nowhere),
     )
 
 
@@ -111,9 +180,26 @@ def _solved(state: IndexState, first_stage: FirstStage, request: Request, rows: 
     places = take(first_stage.observation.ids, rows, axis=0)
     weights = take(first_stage.weights, rows, axis=0)
     right_side = backend.place(places, weights, state.n)
+    watched = None
+    if request.permitted is not None:
+        watched = take(request.permitted & first_stage.reachable(), rows, axis=1)
     return diffused(
-        state.graph.adjacency, right_side, state.basis, request.filter, request.stop, backend
+        state.graph.adjacency,
+        right_side,
+        state.basis,
+        request.filter,
+        request.stop,
+        backend,
+        watched=watched,
     )
+
+
+def _permitted_to(request: Request, rows: Array, xp: Any) -> Array | None:
+    """What is permitted to some of the queries."""
+    permitted = request.permitted
+    if permitted is None or permitted.shape[1] == 1:
+        return permitted
+    return xp.take(permitted, rows, axis=1)
 
 
 def _best_of(
@@ -122,7 +208,8 @@ def _best_of(
     """The best items by the scores (n, s) of some of the queries, by the user's ids."""
     xp = state.backend.xp
     similar = (lambda: xp.take(first_stage.unreached(), rows, axis=0)) if request.fill else None
-    return best_items(scores, request.k, similar, state.backend, state.numbering)
+    wanted = Wanted(request.k, similar, _permitted_to(request, rows, xp))
+    return best_items(scores, wanted, state.backend, state.numbering)
 
 
 def _replaced(best: TopK, rows: Array, others: TopK, xp: Any) -> TopK:

@@ -63,6 +63,7 @@ def _temporal(state: IndexState, first_stage: FirstStage, request: Request) -> S
         request.filter,
         request.stop,
         state.backend,
+        watched=_watched(first_stage, request),
     )
     return replace(solution, scale=first_stage.scale)
 
@@ -72,25 +73,29 @@ def _hybrid(state: IndexState, first_stage: FirstStage, request: Request) -> Sol
     basis, alpha = state.basis, request.filter.resolvent
     right_side = _right_side(state, first_stage)
     adjacency, backend = state.graph.adjacency, state.backend
-    solution = diffused(adjacency, right_side, basis, request.filter, request.stop, backend)
+    solution = diffused(
+        adjacency,
+        right_side,
+        basis,
+        request.filter,
+        request.stop,
+        backend,
+        watched=_watched(first_stage, request),
+    )
     if basis is not None and basis.crosses and alpha is not None:
         # The steps take back what such vectors hand to other components, but not to the last bit.
-        values = _within_components(state, first_stage, solution.values)
+        reached, zeros = first_stage.reachable(), backend.xp.zeros_like(solution.values)
+        values = backend.xp.where(reached, solution.values, zeros)
         system = system_of(adjacency, right_side, alpha, backend)
         solution = replace(solution, values=values, residuals=system.residuals(values))
     return replace(solution, scale=first_stage.scale)
 
 
-def _within_components(state: IndexState, first_stage: FirstStage, values: Array) -> Array:
-    """Scores, with zeros for the components in which nothing was observed."""
-    xp, backend, places = state.backend.xp, state.backend, first_stage.observation.ids
-    labels = state.graph.components
-    known = xp.where(places < 0, xp.zeros_like(places), places)
-    component = backend.asarray(labels.astype("int64"))
-    observed = xp.reshape(xp.take(component, xp.reshape(known, (-1,))), places.shape)
-    observed = xp.where(places < 0, places, observed)
-    weights = backend.place(observed, first_stage.weights, int(labels.max()) + 1)
-    return xp.where(xp.take(weights, component, axis=0) > 0, values, xp.zeros_like(values))
+def _watched(first_stage: FirstStage, request: Request) -> Array | None:
+    """The items whose ranking is asked for, where it is not that of all."""
+    if request.permitted is None:
+        return None
+    return request.permitted & first_stage.reachable()
 
 
 def _truncated(state: IndexState, first_stage: FirstStage, request: Request) -> Solution:
@@ -100,7 +105,7 @@ def _truncated(state: IndexState, first_stage: FirstStage, request: Request) -> 
         first_stage.shortlist(request.shortlist),
         _right_side(state, first_stage),
     )
-    columns, solutions = [], []
+    columns, solutions, watched = [], [], _watched(first_stage, request)
     for query in range(first_stage.observation.queries):
         places = xp.unique_values(shortlists[query, :])
         places = places[places >= 0]
@@ -113,6 +118,9 @@ def _truncated(state: IndexState, first_stage: FirstStage, request: Request) -> 
             request.filter,
             request.stop,
             backend,
+            watched=None
+            if watched is None
+            else xp.take(watched[:, query : query + 1], places, axis=0),
         )
         columns.append(backend.place(places[None, :], solution.values.T, state.n))
         solutions.append(solution)

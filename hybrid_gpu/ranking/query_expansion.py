@@ -8,12 +8,12 @@ neighbors, where diffusion takes all of them.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 from hybrid_gpu.backends import Array, Backend, on_device, select_backend
+from hybrid_gpu.choices import ArrayInput, BackendName, DtypeName
 from hybrid_gpu.graph.neighbors import Neighbors, nearest_neighbors
 from hybrid_gpu.graph.vectors import unit_rows, vectors_of
-from hybrid_gpu.progress import Progress
+from hybrid_gpu.progress import ProgressOption
 from hybrid_gpu.validation import (
     check_count,
     check_dtype,
@@ -56,14 +56,14 @@ class Expansion:
 
 @on_device(lambda descriptors: descriptors, stays=False)
 def augment_database(
-    descriptors: Any,
+    descriptors: ArrayInput,
     *,
     expansion: Expansion | None = None,
     lists: Neighbors | None = None,
     knn: str = "auto",
-    dtype: str = "float32",
-    progress: Progress | None = None,
-    backend: str | Backend = "auto",
+    dtype: DtypeName = "float32",
+    progress: ProgressOption = None,
+    backend: BackendName | Backend = "auto",
 ) -> Array:
     """Database-side augmentation: every item plus its weighted neighbors, at unit length.
 

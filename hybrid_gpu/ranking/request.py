@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from hybrid_gpu.backends import Array
 from hybrid_gpu.diffusion.filters import Filter
 from hybrid_gpu.diffusion.solution import Solution, Stopping
 from hybrid_gpu.diffusion.sparsity import Sparsity
 from hybrid_gpu.progress import Progress
 from hybrid_gpu.ranking.first_stage import FirstStage
+from hybrid_gpu.ranking.limits import Limits
 from hybrid_gpu.ranking.query_expansion import Expansion
 from hybrid_gpu.ranking.state import IndexState
 from hybrid_gpu.ranking.top_items import Ranked
@@ -42,6 +44,14 @@ class Request:
         Whether scores are divided by the root of the items' degrees.
     fill : bool
         Whether items that diffusion did not reach are ranked by their similarity.
+    limits : Limits or None
+        The items that rankings may have; None for all.
+    min_score : float or None
+        Results with a lower score are left out.
+    signed : bool
+        Whether observations have negative weights.
+    permitted : bool array of shape (n, m) or (n, 1), or None
+        What the limits are for the batch at hand, by places.
     """
 
     k: int
@@ -56,6 +66,10 @@ class Request:
     progress: Progress | None
     degree_correction: bool
     fill: bool
+    limits: Limits | None = None
+    min_score: float | None = None
+    signed: bool = False
+    permitted: Array | None = None
 
 
 def nothing_kept(state: IndexState, sparsity: Sparsity) -> int:

@@ -11,6 +11,7 @@ from hybrid_gpu.backends import Array, Backend, on_own_device
 from hybrid_gpu.backends.local_records import LocalProblem
 from hybrid_gpu.backends.protocol import Numbering
 from hybrid_gpu.backends.threads import Kept
+from hybrid_gpu.choices import DtypeName
 from hybrid_gpu.diffusion.aggregate_basis import AggregateBasis
 from hybrid_gpu.diffusion.basis import Basis
 from hybrid_gpu.diffusion.eigen_basis import EigenBasis
@@ -20,13 +21,14 @@ from hybrid_gpu.graph.affinity import Graph
 from hybrid_gpu.graph.csr import array_bytes
 from hybrid_gpu.graph.neighbors import Neighbors
 from hybrid_gpu.ranking.columns import Columns
+from hybrid_gpu.ranking.keys import Keys
 
 # Users are told of more isolated items than this part of all, and of a largest component with less
 # than this part of those that have an edge.
 _MANY_ISOLATED, _SMALL_LARGEST = 0.01, 0.5
-# From so many items on, a local search pays: smaller graphs are solved whole in less time
-# (``bench/latency.py``).
-_ITEMS_WORTH = 20_000
+# From so many items on, and so many for each entry of a row, a local search pays: smaller and
+# denser graphs are solved whole in less time (``bench/local_or_hybrid.py``).
+_ITEMS_WORTH, _ITEMS_WORTH_OF_ENTRY = 20_000, 400
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +116,8 @@ class IndexState:
         When ``add`` and ``remove`` shall make groups and memory order anew.
     origin : Origin
         How the graph came about.
+    keys : Keys or None
+        The user's own names of his ids; None if the ids are all there is.
     n : int
         Number of items.
     dtype : str
@@ -137,10 +141,11 @@ class IndexState:
     backend: Backend
     grouping: Grouping
     origin: Origin = OWN_GRAPH
+    keys: Keys | None = None
 
     # Asked for in every search, by everybody.
     n: int = field(init=False)
-    dtype: str = field(init=False)
+    dtype: DtypeName = field(init=False)
     filter: PageRank = field(init=False)
     local: bool = field(init=False)
     notes: tuple[str, ...] = field(init=False)
@@ -151,15 +156,17 @@ class IndexState:
         object.__setattr__(self, "dtype", self.graph.dtype)
         object.__setattr__(self, "filter", PageRank(self.alpha))
         groups = isinstance(self.basis, AggregateBasis) and self.basis.spread is not None
-        large = self.n >= _ITEMS_WORTH and self.backend.searches_locally
-        object.__setattr__(self, "local", groups and large)
+        entries = self.graph.adjacency.data.shape[0] / max(self.n, 1)
+        large = self.n >= max(_ITEMS_WORTH, _ITEMS_WORTH_OF_ENTRY * entries)
+        local = groups and large and self.backend.searches_locally
+        object.__setattr__(self, "local", local)
         object.__setattr__(self, "notes", tuple(_notes(self.graph)))
         # Of this state alone: another one has another graph, order or basis.
         object.__setattr__(self, "_problems", Kept(2))
 
     @property
     def memory(self) -> Mapping[str, int]:
-        """Bytes of each part: ``graph``, ``descriptors``, ``neighbors``, ``basis``, ``columns``."""
+        """Bytes of each part: graph, descriptors, neighbors, basis, columns, keys."""
         numbers = array_bytes(self.numbering.order) + array_bytes(self.numbering.places)
         lists = self.neighbors
         return {
@@ -170,14 +177,16 @@ class IndexState:
             else array_bytes(lists.ids) + array_bytes(lists.similarities),
             "basis": 0 if self.basis is None else self.basis.memory,
             "columns": 0 if self.columns is None else self.columns.memory,
+            "keys": 0 if self.keys is None else self.keys.memory,
         }
 
     def described(self) -> str:
         """The index in a line: its sizes, its basis, its settings, where it is."""
         basis = "no basis" if self.basis is None else f"{self.basis.rank} {self.basis.kind}"
         size = sum(self.memory.values()) / 1e6
+        named = "" if self.keys is None else f" with {self.keys.kind} for keys"
         return (
-            f"{self.n} items, {self.origin}, {self.graph.edges} edges, {basis}, "
+            f"{self.n} items{named}, {self.origin}, {self.graph.edges} edges, {basis}, "
             f"alpha {self.alpha}, {self.dtype}, {size:.1f} MB on {self.backend.name}"
             + "".join(f"; {note}" for note in self.notes)
         )

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+import importlib
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from hybrid_gpu.backends import Array, Backend, on_device, select_backend
+from hybrid_gpu.backends.numpy_backend import host_copy
 from hybrid_gpu.backends.protocol import Numbering, TopK
+from hybrid_gpu.choices import BackendName
 from hybrid_gpu.diffusion.solution import Solution
 from hybrid_gpu.errors import HybridGpuError
+from hybrid_gpu.ranking.keys import Keys
 from hybrid_gpu.validation import DTYPES, check_count, dtype_name, shown
 
 
@@ -108,24 +115,89 @@ class Report:
 class Ranking:
     """The best items of m queries, best first.
 
+    ``keys, scores = ranking`` takes it apart; ``ranking[3]`` is the result of one query. Where an
+    index has no keys, the ids are their keys: whatever comes apart so can go in again.
+
     Attributes
     ----------
     ids : int64 array of shape (m, k)
         Database items. Of equal scores, the lower id comes first; items that diffusion did not
         reach, with a score of 0, come by their similarity. -1 where there was nothing more to
-        find: ids are never made up.
+        find: ids are never made up. They count the items, and so are the places in any other array
+        of the items: ``labels[ranking.ids]``.
     scores : float array of shape (m, k)
         Their scores; 0 for items that diffusion did not reach, -inf beside an id of -1.
     report : Report
+    known : Keys or None
+        The keys of the index, of which ``keys`` are some.
     """
 
-    ids: Array
-    scores: Array
+    ids: NDArray[np.int64]
+    scores: NDArray[Any]
     report: Report
+    known: Keys | None = field(default=None, repr=False)
+
+    @property
+    def keys(self) -> NDArray[Any]:
+        """The user's own names of the items, (m, k); ``ids`` if the index has no keys.
+
+        On the host. Beside an id of -1 stands None among strings, and -1 among integers, which is
+        2**64 - 1 in uint64.
+        """
+        return self.ids if self.known is None else self.known.of(np.asarray(host_copy(self.ids)))
 
     def __repr__(self) -> str:
         m, k = self.ids.shape
         return f"Ranking({m} queries, top {k}, {self.report.method})"
+
+    def __iter__(self) -> Iterator[NDArray[Any]]:
+        return iter((self.keys, self.scores))
+
+    def __getitem__(self, query: int) -> dict[Any, float]:
+        """The scores of a query's results by their keys, best first, without those of -1."""
+        if not hasattr(query, "__index__"):
+            raise TypeError(
+                f"ranking[3] is the result of one query; got {shown(query)}. Take several out of "
+                "ranking.ids and ranking.scores."
+            )
+        ids, scores = (np.asarray(host_copy(part[query, ...])) for part in (self.ids, self.scores))
+        keys, found = (ids if self.known is None else self.known.of(ids)), ids >= 0
+        return dict(zip(keys[found].tolist(), scores[found].tolist(), strict=True))
+
+    def to_dicts(self) -> list[dict[Any, float]]:
+        """The results of every query, each as in ``ranking[query]``.
+
+        Examples
+        --------
+        >>> import hybrid_gpu as hg
+        >>> index = hg.build_index([[3.0, 4], [4, 3], [-1, 1]], neighbors=1, dtype="float64")
+        >>> index.search([[3.0, 4]], k=2, method="nn").to_dicts()
+        [{0: 1.0, 1: 0.96}]
+        """
+        return [self[query] for query in range(self.ids.shape[0])]
+
+    def to_pandas(self) -> Any:
+        """A ``pandas.DataFrame`` with a line for each result: query, place, key and score.
+
+        The column is called ``id`` if the index has no keys. Places count from 1. What was not
+        found has no line.
+
+        Raises
+        ------
+        ImportError
+            If pandas is not installed.
+        """
+        try:
+            pandas = importlib.import_module("pandas")
+        except ImportError as missing:
+            raise ImportError("to_pandas needs pandas: pip install pandas") from missing
+        ids, keys, scores = (
+            np.asarray(host_copy(part)) for part in (self.ids, self.keys, self.scores)
+        )
+        found = queries, places = np.nonzero(ids >= 0)
+        name = "id" if self.known is None else "key"
+        columns = {"query": queries, "place": places + 1, name: keys[found], "score": scores[found]}
+        return pandas.DataFrame(columns)
 
 
 @on_device(lambda scores: scores, stays=True)
@@ -134,7 +206,7 @@ def top_items(
     *,
     k: int,
     similarities: Callable[[], Array] | None = None,
-    backend: str | Backend = "auto",
+    backend: BackendName | Backend = "auto",
 ) -> TopK:
     """The ``k`` best items of each column of scores.
 
@@ -180,23 +252,49 @@ def top_items(
             "lambda: similarities."
         )
     k = min(check_count(k, "k"), scores.shape[0])
-    return best_items(scores, k, similarities, device)
+    return best_items(scores, Wanted(k, similarities), device)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Wanted:
+    """What is asked of scores (n, m).
+
+    Attributes
+    ----------
+    k : int
+        Items per query.
+    similarities : callable or None
+        Gives what orders items of a score of 0, (m, n).
+    permitted : bool array of shape (n, m) or (n, 1), or None
+        The items that a ranking may have; None for all.
+    """
+
+    k: int
+    similarities: Callable[[], Array] | None = None
+    permitted: Array | None = None
 
 
 def best_items(
-    scores: Array,
-    k: int,
-    similarities: Callable[[], Array] | None,
-    backend: Backend,
-    numbering: Numbering | None = None,
+    scores: Array, wanted: Wanted, backend: Backend, numbering: Numbering | None = None
 ) -> TopK:
     """``top_items`` of checked scores; with a numbering, ids and ties are those of the user."""
-    xp = backend.xp
+    xp, similarities = backend.xp, wanted.similarities
+    if wanted.permitted is not None:
+        # Before the best are taken, not after: they are k that are permitted.
+        nothing = xp.asarray(-xp.inf, dtype=scores.dtype, device=backend.device)
+        scores = xp.where(wanted.permitted, scores, nothing)
     rows = scores.T
-    best = backend.top_k(rows, k, numbering)
-    refuse_nan(best.scores, backend)
+    best = backend.top_k(rows, wanted.k, numbering)
+    if wanted.permitted is not None:
+        known = best.scores > nothing
+        best = TopK(scores=best.scores, ids=xp.where(known, best.ids, -xp.ones_like(best.ids)))
     short = best.scores[:, -1] <= 0
-    if similarities is not None and bool(xp.any(short)):
+    # Both at once: to ask waits for the device.
+    asked = xp.stack([xp.any(xp.isnan(best.scores)), xp.any(short)])
+    damaged, some_short = backend.to_numpy(asked).tolist()
+    if damaged:
+        raise nan_error()
+    if similarities is not None and some_short:
         (fine,), (wanting,) = xp.nonzero(~short), xp.nonzero(short)
         filled = _fill(
             xp.take(rows, wanting, axis=0),
@@ -215,14 +313,10 @@ def best_items(
 
 
 def ranked_solution(
-    solution: Solution,
-    k: int,
-    similarities: Callable[[], Array] | None,
-    backend: Backend,
-    numbering: Numbering,
+    solution: Solution, wanted: Wanted, backend: Backend, numbering: Numbering
 ) -> Ranked:
     """The best items of a solution, with their scores in the units of the observation."""
-    best = best_items(solution.values, k, similarities, backend, numbering)
+    best = best_items(solution.values, wanted, backend, numbering)
     if solution.scale is not None:
         # Not before they are ranked: tiny scores would all become zero.
         scores = backend.xp.astype(best.scores * solution.scale, best.scores.dtype)

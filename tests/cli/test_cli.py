@@ -1203,3 +1203,47 @@ def test_search_takes_alpha_and_the_degree_correction(files):
         np.testing.assert_allclose(
             told["scores"], index.search(queries, k=7, **keywords).scores, rtol=1e-4
         )
+
+
+def test_keys_allowed_and_excluded_items_come_from_files(files, tmp_path):
+    vectors, queries = np.load(files.descriptors), np.load(files.queries)
+    keys = ["", "[red]ü[/red]", *(f"item {number}" for number in range(2, len(vectors)))]
+    (tmp_path / "keys.txt").write_text("\n".join(keys) + "\n", encoding="utf-8")
+    named = tmp_path / "named"
+    run_well("build", files.descriptors, named, "--keys", tmp_path / "keys.txt")
+    index = hg.load_index(named)
+    assert index.keys.tolist() == keys
+    mask, gone = np.arange(len(vectors)) % 3 == 0, [keys[0], keys[3]]
+    np.save(tmp_path / "mask.npy", mask)
+    (tmp_path / "gone.txt").write_text("\n".join(gone), encoding="utf-8")
+    options = ("--allowed", tmp_path / "mask.npy", "--exclude", tmp_path / "gone.txt", "-k", 25)
+    told = run_json("search", named, files.queries, *options)
+    expected = index.search(queries, k=25, allowed=mask, exclude=gone)
+    assert told["ids"] == expected.ids.tolist()
+    assert told["keys"] == expected.keys.tolist()
+    assert None in told["keys"][0]
+    (tmp_path / "one.txt").write_text(keys[1], encoding="utf-8")
+    shown = run_well("search", named, files.queries, "--allowed", tmp_path / "one.txt")
+    assert "[red]ü[/red]" in shown
+    # What was written goes in again, with its gaps.
+    out = tmp_path / "found.npz"
+    run_well("search", named, files.queries, *options, "--method", "nn", "-o", out)
+    again = run_json("rerank", named, out, out, "-k", 5)
+    first = index.search(queries, k=25, allowed=mask, exclude=gone, method="nn")
+    expected = index.rerank(first.keys, np.maximum(first.scores, 0).clip(max=1), k=5)
+    assert again["ids"] == expected.ids.tolist()
+
+
+def test_ids_and_least_scores_on_the_command_line(files, tmp_path):
+    (tmp_path / "few.txt").write_text("3\n4\n35\n")
+    index, queries = hg.load_index(files.index), np.load(files.queries)
+    options = ("--allowed", tmp_path / "few.txt", "-k", 3, "--method", "nn", "--min-score", 0.5)
+    told = run_json("search", files.index, files.queries, *options)
+    expected = index.search(queries, k=3, allowed=[3, 4, 35], method="nn", min_score=0.5)
+    assert told["ids"] == expected.ids.tolist()
+    assert "keys" not in told
+    assert -1 in told["ids"][0]
+    (tmp_path / "few.txt").write_text("3\nfour\n")
+    assert_refused(
+        run("search", files.index, files.queries, *options), "line 2 must be an integer; got 'four'"
+    )

@@ -7,7 +7,7 @@ import pytest
 from conftest import clustered_vectors, path, two_cliques
 
 import hybrid_gpu as hg
-from hybrid_gpu.backends.native_local import Memories
+from hybrid_gpu.backends.native_local import Memories, entry_room
 from hybrid_gpu.diffusion.local import ROOMS, most_room
 
 
@@ -71,15 +71,22 @@ def test_local_can_be_the_best(index, monkeypatch):
 
 
 @pytest.mark.parametrize("n", [300, 70_000])
-def test_predicted_bytes_of_local_are_those_of_a_thread(n, dtype):
-    _, _, arrays = Memories().take(n, 50, min(ROOMS[0], most_room(n)), dtype)
+@pytest.mark.parametrize("entries", [5, 150])
+def test_predicted_bytes_of_local_are_those_of_a_thread(n, entries, dtype):
+    room = min(ROOMS[0], most_room(n))
+    _, _, arrays = Memories().take(n, 50, room, entry_room(room, n, entries * n), dtype)
     one, two = (
-        hg.predicted_bytes(n, groups=50, threads=threads, dtype=dtype)["local"]
+        hg.predicted_bytes(n, entries=entries, groups=50, threads=threads, dtype=dtype)["local"]
         for threads in (1, 2)
     )
     assert two - one == sum(array.nbytes for array in arrays)
     value = np.dtype(dtype).itemsize
     assert 2 * one - two == (2500 + n) * value + 128 * 120 * 100
+
+
+def test_rows_of_a_graph_have_room_on_average():
+    assert entry_room(10, 3, 100) == 10 * 34
+    assert entry_room(10, 50, 100) == 10 * 32
 
 
 def test_memory_limits_the_choice(index):

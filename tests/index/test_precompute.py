@@ -378,6 +378,7 @@ def test_columns_of_the_version_before_are_not_gone_on_with(plain, half_done):
 def local(backend, monkeypatch):
     """An index that is searched locally, whatever its size and backend."""
     monkeypatch.setattr(states, "_ITEMS_WORTH", 1)
+    monkeypatch.setattr(states, "_ITEMS_WORTH_OF_ENTRY", 1)
     monkeypatch.setattr(local_ranking, "_PART_OF_ITEMS", 10)
     monkeypatch.setattr(type(backend), "searches_locally", True)
     vectors = clustered_vectors(np.random.default_rng(59), n=400, clusters=10)

@@ -880,18 +880,18 @@ def add_section(header, name, required):
 def test_a_section_of_a_later_version_is_skipped_unless_it_is_required(grouped, backend):
     index, folder = grouped
     for required in (False, True):
-        edited_header(folder, lambda header, r=required: add_section(header, "keys", r))
+        edited_header(folder, lambda header, r=required: add_section(header, "tags", r))
         header = json.loads((folder / "header.json").read_text())
-        file = folder / header["sections"]["keys"]["arrays"]["parts"]["file"]
+        file = folder / header["sections"]["tags"]["arrays"]["parts"]["file"]
         shutil.copy(folder / header["arrays"]["order"]["file"], file)
         if required:
-            with pytest.raises(hg.IndexFileError, match=r"a part 'keys' that .* Upgrade"):
+            with pytest.raises(hg.IndexFileError, match=r"a part 'tags' that .* Upgrade"):
                 hg.load_index(folder, backend=backend)
         else:
             loaded = hg.load_index(folder, backend=backend)
             assert loaded.search_items([3], k=4).ids.shape == (1, 4)
     # The files of a section are the index's own: a save replaces them too.
-    edited_header(folder, lambda header: header["sections"]["keys"].update(required=False))
+    edited_header(folder, lambda header: header["sections"]["tags"].update(required=False))
     index.save(folder)
     assert not file.exists()
     assert hg.load_index(folder, backend=backend).n == 60

@@ -167,7 +167,7 @@ def test_input_that_cannot_be_ranked_leaves_no_folder(tmp_path, part):
 @needs_faiss
 def test_an_unknown_engine_leaves_no_folder(tmp_path):
     unknown = replace(SMALL, knn="fast")
-    with pytest.raises(ValueError, match="knn must be 'auto', 'exact', 'faiss' or a FAISS"):
+    with pytest.raises(ValueError, match="knn must be 'auto', 'exact', 'faiss', 'cuvs' or a FAISS"):
         run_experiments(benchmark(), tmp_path / "a" / "run", settings=unknown, backend="numpy")
     assert not list(tmp_path.iterdir())
 

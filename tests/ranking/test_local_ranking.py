@@ -39,6 +39,10 @@ def vectors(rng):
     return clustered_vectors(rng, n=N, clusters=30)
 
 
+def mean_row(index):
+    return index.graph.adjacency.data.shape[0] / index.n
+
+
 def build(vectors, backend, **options):
     return hg.build_index(vectors, neighbors=NEIGHBORS, backend=backend, **options)
 
@@ -148,6 +152,7 @@ def test_queries_that_do_not_settle_are_solved_whole(backend, rng, vectors, monk
     assert any("6 of 6 queries did not settle locally" in note for note in found.report.notes)
     whole = index.rerank(ids, similarities, k=15, method="hybrid")
     np.testing.assert_array_equal(found.ids, whole.ids)
+    assert found.report.steps >= whole.report.steps
     np.testing.assert_allclose(found.scores, whole.scores, rtol=1e-5)
 
 
@@ -163,6 +168,7 @@ def test_more_room_is_tried_before_that(backend, rng, vectors, monkeypatch):
 
 def test_auto_takes_local_by_the_index_and_the_request_alone(rng, vectors, monkeypatch):
     monkeypatch.setattr(states, "_ITEMS_WORTH", N)
+    monkeypatch.setattr(states, "_ITEMS_WORTH_OF_ENTRY", 1)
     index = build(vectors, "numpy", alpha=0.9)
     ids, similarities = first_stage(rng, N)
     expected = "local" if index.state.backend.searches_locally else "hybrid"
@@ -172,9 +178,18 @@ def test_auto_takes_local_by_the_index_and_the_request_alone(rng, vectors, monke
 
     assert method() == method(batch=1) == method(accuracy="ranking") == expected
     assert method(k=4) == "hybrid"  # more than a two-hundredth of all items
+    with monkeypatch.context() as patch:
+        patch.setattr(local_ranking, "_MOST_RANKED", 2)
+        assert method(k=3) == "hybrid"
+        assert method(k=2) == expected
     for options in ({"steps": 5}, {"rtol": 1e-3}, {"accuracy": 1e-3}):
         assert method(**options) == "hybrid"
     assert method(degree_correction=True) == method(filter=hg.HeatKernel(2.0)) == "hybrid"
+    # Dense graphs are solved whole: rows of more than one item in so many.
+    for worth, expected_then in ((N / mean_row(index) - 1, expected), (N, "hybrid")):
+        monkeypatch.setattr(states, "_ITEMS_WORTH_OF_ENTRY", worth)
+        dense_index = build(vectors, "numpy", alpha=0.9)
+        assert dense_index.rerank(ids, similarities, k=3).report.method == expected_then
     eigen = hg.with_basis(index, "eigen", rank=5)
     assert eigen.rerank(ids, similarities, k=3).report.method == "hybrid"
 
@@ -219,6 +234,7 @@ def test_walk_is_stored_with_the_index(backend, rng, vectors, tmp_path, monkeypa
 
 def test_a_saved_index_has_its_walk_before_any_search(vectors, tmp_path, monkeypatch):
     monkeypatch.setattr(states, "_ITEMS_WORTH", N)
+    monkeypatch.setattr(states, "_ITEMS_WORTH_OF_ENTRY", 1)
     index = build(vectors, "numpy", alpha=0.9)
     assert index.state.basis.kept_walk(0.9) is None  # a build does not wait for it
     index.save(tmp_path / "index")
@@ -233,6 +249,75 @@ def test_index_that_grew_is_searched_locally(backend, rng, vectors):
     found = index.rerank(ids, similarities, k=15, method="local")
     whole = index.rerank(ids, similarities, k=15, method="hybrid", accuracy=1e-6)
     np.testing.assert_allclose(found.scores, whole.scores, atol=2e-3 * whole.scores.max())
+
+
+def test_effort_is_what_the_docs_say():
+    usual = local.effort_for(100, 0.99, 65_536)
+    assert usual.fewest == pytest.approx(3000, abs=1)
+    limits = (usual.drift, usual.calm, usual.tolerance, usual.gap, usual.watched)
+    assert limits == pytest.approx((0.0025, 0.0005, 5e-4, 1, 100))
+    # Of fewer than a hundred, none may be wrong.
+    short = local.effort_for(99, 0.99, 65_536)
+    assert (short.gap, short.tolerance, short.watched) == pytest.approx((2, 2.5e-4, 100))
+    # What comes from far away arrives slowly.
+    patient = local.effort_for(100, 0.999, 65_536)
+    assert (patient.drift, patient.calm) == pytest.approx((0.00025, 0.00005))
+    assert patient.fewest == pytest.approx(usual.fewest, abs=1)
+    assert local.effort_for(100, 0.9, 65_536).fewest == pytest.approx(3000 / 10**0.5, abs=1)
+    assert local.effort_for(100, 0.99, 9000).fewest == 900
+    assert [local.most_room(n) for n in (50, 20_000, 22_000, 100_000)] == [
+        *(50, 20_000, 20_000, 75_000)
+    ]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["random", "hubs"])
+def test_graphs_without_near_and_far_are_ranked_right_where_they_settle(rng, kind):
+    n, degree = 8000, 12
+    low = np.repeat(np.arange(1, n), degree // 2)
+    # Joined to anybody, or to whoever came early: the earliest have the most neighbors.
+    share = rng.random(low.size) ** (1 if kind == "random" else 3)
+    edges = low, (share * low).astype(np.int64)
+    weights = sparse.csr_array((np.ones(low.size), edges), (n, n))
+    affinity = sparse.csr_array(weights + weights.T)
+    index = hg.build_index_from_graph(affinity, alpha=0.99, backend="numpy")
+    precise = hg.build_index_from_graph(affinity, alpha=0.99, dtype="float64", backend="numpy")
+    items = rng.choice(n, 60, replace=False)
+    for k in (50, 100, 400):
+        found = index.search_items(items, k=k, method="local")
+        exact = precise.search_items(items, k=k, method="hybrid", rtol=1e-7)
+        own = precise.search_items(items, k=n, method="hybrid", rtol=1e-7)
+        settled = np.asarray(found.report.local.settled)
+        assert settled.any()
+        for row in np.flatnonzero(settled):
+            scores = np.empty(n)
+            scores[own.ids[row]] = own.scores[row]
+            # Who is beside the last within one part in ten thousand is as good as it.
+            enough = scores[found.ids[row]] >= exact.scores[row, -1] * (1 - 1e-4)
+            assert np.mean(enough) >= 0.99
+
+
+def test_few_changes_are_within_three_roots_of_a_percent():
+    for k in (1, 99, 100, 399, 400, 401, 999, 1000, 5000, 10**6):
+        few = local.effort_for(k, 0.9, 10**6).few
+        assert few + 3 * few**0.5 <= k / 100 + 1e-9
+        assert few + 1 + 3 * (few + 1) ** 0.5 > k / 100
+    # Rankings of up to a few hundred items are held to the same limits as before.
+    assert local.effort_for(100, 0.9, 10**6).drift == local.effort_for(399, 0.9, 10**6).drift
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("alpha", [0.9, 0.99])
+def test_long_rankings_that_settle_are_right(rng, alpha):
+    vectors = clustered_vectors(rng, n=40_000, d=12, clusters=200).astype("float32")
+    index = hg.build_index(vectors, neighbors=20, alpha=alpha, basis="aggregate", backend="numpy")
+    items = rng.choice(index.n, 48, replace=False)
+    found = index.search_items(items, k=1000, method="local")
+    exact = index.search_items(items, k=1000, method="hybrid", rtol=1e-5)
+    right = [np.isin(a, b).mean() for a, b in zip(exact.ids, found.ids, strict=True)]
+    settled = np.asarray(found.report.local.settled)
+    assert settled.sum() >= 12
+    assert np.mean(np.asarray(right)[settled] >= 0.99) >= 0.97
 
 
 def test_pace_of_a_line_is_found():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal, Protocol, TypeAlias
 
 from numpy.typing import ArrayLike
@@ -21,7 +22,9 @@ MethodName: TypeAlias = Literal[
     "local",
     "precomputed",
 ]
-MetricName: TypeAlias = Literal["cosine", "cosine-distance", "l2", "squared-l2"]
+MetricName: TypeAlias = Literal[
+    "cosine", "inner-product", "ip", "cosine-distance", "l2", "squared-l2"
+]
 BackendName: TypeAlias = Literal[
     "auto",
     "numpy",
@@ -58,3 +61,6 @@ class SparseInput(Protocol):
 
 ArrayInput: TypeAlias = ArrayLike | SpeaksDlpack
 """Whatever becomes an array: lists, NumPy's, CuPy's and torch's arrays, pandas' columns."""
+
+ListInput: TypeAlias = ArrayInput | Sequence[ArrayInput] | Sequence[Mapping[Any, float]]
+"""Results of a search engine: an array, lists of any lengths, or dicts."""

@@ -24,7 +24,7 @@ CLASSES = (
     *(hg.Expansion, hg.HeatKernel, hg.PageRank, hg.Polynomial),
 )
 # Methods that print nothing worth an example, or need another package for it.
-PLAIN = ("to_pandas", "warm_up", "transfer", "excess_transfer")
+PLAIN = ("to_pandas", "to_torch", "warm_up", "transfer", "excess_transfer")
 
 
 def examples_of(thing):

@@ -11,8 +11,8 @@ import pytest
 ROOT = Path(__file__).parent.parent / "hybrid_gpu"
 # A module imports from its own place and from places before it.
 ORDER = (
-    *("errors", "choices", "progress", "validation", "backends", "files", "graph", "diffusion"),
-    "ranking",
+    *("errors", "choices", "progress", "other_arrays", "validation", "result_lists", "backends"),
+    *("files", "graph", "diffusion", "ranking"),
     *("evaluation", "index", "lab", "datasets", "__init__", "cli"),
 )
 # Modules that keep to fewer places than those before them.

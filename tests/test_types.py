@@ -40,6 +40,8 @@ ranking: hg.Ranking = index.search(
 )
 ranking = index.search(x.tolist(), accuracy=1e-4, filter=hg.HeatKernel(3))
 ranking = index.rerank(ranking.keys, ranking.scores, metric="l2", method="precomputed")
+ranking = index.rerank([["a"], ["b", "c"]], [[0.5], [0.6, 0.5]], metric="ip")
+ranking = index.rerank([{"a": 0.5}, {"b": 0.6, "c": 0.5}])
 ranking = index.search_items(["a", "b"], progress=lambda stage, done, total: None)
 ids: NDArray[np.int64] = ranking.ids
 keys, scores = ranking
@@ -64,7 +66,7 @@ BAD = [
     'hg.build_index(x, dtype="float16")',
     'hg.build_index(x, precision="float64")',
     'hg.build_index(x, backend="cuda")',
-    'hg.build_index_from_neighbors([[1]], [[0.5]], metric="ip")',
+    'hg.build_index_from_neighbors([[1]], [[0.5]], metric="dot")',
     "hg.build_index_from_graph(x)",
     'hg.with_basis(index, "eigenvectors")',
     'hg.load_index("folder", backend="gpu")',

@@ -22,10 +22,10 @@ from hybrid_gpu.choices import BackendName, DtypeName
 from hybrid_gpu.errors import warn_caller
 from hybrid_gpu.graph.csr import array_bytes, csr_from_sorted, matrix_bytes
 from hybrid_gpu.graph.neighbors import Neighbors
+from hybrid_gpu.result_lists import check_neighbor_lists
 from hybrid_gpu.validation import (
     check_dtype,
     check_kind,
-    check_neighbor_lists,
     check_positive,
     dtype_name,
 )

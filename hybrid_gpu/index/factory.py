@@ -17,6 +17,7 @@ from hybrid_gpu.choices import (
     BackendName,
     BasisName,
     DtypeName,
+    ListInput,
     MetricName,
     NeighborCount,
     PrecisionName,
@@ -170,8 +171,8 @@ def build_index(
 
 
 def build_index_from_neighbors(
-    ids: ArrayInput,
-    similarities: ArrayInput,
+    ids: ListInput,
+    similarities: ListInput | None = None,
     *,
     metric: MetricName = "cosine",
     neighbors: NeighborCount = "auto",
@@ -200,7 +201,8 @@ def build_index_from_neighbors(
     similarities : float array of shape (n, k)
         Their cosine similarities, as they are.
     metric
-        What ``similarities`` are, if not cosines; see ``DiffusionIndex.rerank``.
+        What ``similarities`` are, if not cosines; see ``DiffusionIndex.rerank``, which also tells
+        in what other forms lists may come.
     neighbors
         How many of each list to use, the most similar ones; ``"auto"`` as in ``build_index``.
     descriptors : float array of shape (n, d), optional
@@ -226,7 +228,7 @@ def build_index_from_neighbors(
         known = None
         if keys is not None:
             known = as_keys(keys, None)
-            places = known.ids_of(ids, "ids", gaps=True)
+            places, similarities = known.ids_of_lists(ids, similarities, metric)
             known.check_count(len(places))
             ids = places
         lists = neighbors_from_lists(

@@ -17,7 +17,8 @@ from hybrid_gpu.ranking.first_stage import FirstStage, GivenLists, OwnItems, Sim
 from hybrid_gpu.ranking.request import Request
 from hybrid_gpu.ranking.seeds import Seeds
 from hybrid_gpu.ranking.state import IndexState
-from hybrid_gpu.validation import check_item_ids, check_neighbor_lists, check_vectors
+from hybrid_gpu.result_lists import check_neighbor_lists
+from hybrid_gpu.validation import check_item_ids, check_vectors
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -91,7 +92,7 @@ def list_queries(
     """The results (m, q) of another engine as a query set of an index."""
     home, here = home_of(ids, state.backend), lives_here(ids, state.backend)
     if state.keys is not None:
-        ids = state.keys.ids_of(ids, "ids", gaps=True)
+        ids, similarities = state.keys.ids_of_lists(ids, similarities, metric)
     lists, values = check_neighbor_lists(
         ids, similarities, state.n, metric=metric, dtype=state.dtype, backend=home
     )

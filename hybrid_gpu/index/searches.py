@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from hybrid_gpu.choices import Accuracy, ArrayInput, MethodName, MetricName
+from hybrid_gpu.choices import Accuracy, ArrayInput, ListInput, MethodName, MetricName
 from hybrid_gpu.diffusion.filters import Filter
 from hybrid_gpu.diffusion.sparsity import PAPER_SPARSITY, Sparsity
 from hybrid_gpu.index.search import search_descriptors, search_lists, search_own_items
@@ -150,8 +150,8 @@ class SearchableIndex(IndexViews):
 
     def rerank(
         self,
-        ids: ArrayInput,
-        similarities: ArrayInput,
+        ids: ListInput,
+        similarities: ListInput | None = None,
         *,
         metric: MetricName = "cosine",
         k: int = 100,
@@ -175,16 +175,19 @@ class SearchableIndex(IndexViews):
 
         Parameters
         ----------
-        ids : int array of shape (m, q)
-            Items found for each query, best first; -1 for 'nothing found'. Keys, if the index has
-            keys: -1 or None for 'nothing found'.
-        similarities : float array of shape (m, q)
+        ids : int array of shape (m, q), or a list for each query
+            Items found for each query, best first; -1 for 'nothing found', or the largest number
+            in uint32 and uint64. Keys, if the index has keys: -1 or None for 'nothing found'. Lists
+            may have different lengths. Dicts from items to similarities stand for both.
+        similarities : float array of shape (m, q), or a list for each query
             Their cosine similarities to the query, as they are: the exponent is applied here, and
-            negative ones weigh nothing. What stands beside an id of -1 is not looked at.
+            negative ones weigh nothing. What stands beside an id of -1 is not looked at, and a list
+            of distances may end in NaN or infinity: 'nothing found', whatever the id.
         metric
-            What ``similarities`` are. ``"cosine"``; or distances of unit vectors, which become
-            cosines: ``"cosine-distance"`` (1 - d), ``"l2"`` (1 - d**2 / 2), ``"squared-l2"``
-            (1 - d / 2), which is what FAISS calls L2.
+            What ``similarities`` are. ``"cosine"``, which ``"inner-product"`` or ``"ip"`` of unit
+            vectors are, too; or distances of unit vectors, which become cosines:
+            ``"cosine-distance"`` (1 - d), ``"l2"`` (1 - d**2 / 2), ``"squared-l2"`` (1 - d / 2),
+            which is what FAISS, hnswlib and LanceDB call L2.
         k
             Results per query; may be larger than q, because diffusion finds items that the first
             stage missed.
@@ -211,6 +214,13 @@ class SearchableIndex(IndexViews):
         >>> ranking = index.rerank([[4]], [[0.9]], k=3)  # one hit, and what is around it
         >>> sorted(ranking.ids[0].tolist())
         [3, 4, 5]
+
+        Lists of any lengths, or dicts, as most databases give them:
+
+        >>> index.rerank([[4], [0, 2]], [[0.9], [0.9, 0.8]], k=1).ids.tolist()
+        [[4], [0]]
+        >>> index.rerank([{4: 0.1}, {0: 0.1, 2: 0.2}], metric="cosine-distance", k=1).ids.tolist()
+        [[4], [0]]
         """
         request = requested(
             self._state,

@@ -62,5 +62,7 @@ class SparseInput(Protocol):
 ArrayInput: TypeAlias = ArrayLike | SpeaksDlpack
 """Whatever becomes an array: lists, NumPy's, CuPy's and torch's arrays, pandas' columns."""
 
-ListInput: TypeAlias = ArrayInput | Sequence[ArrayInput] | Sequence[Mapping[Any, float]]
+ListInput: TypeAlias = (
+    ArrayInput | Sequence[ArrayInput] | Mapping[Any, float] | Sequence[Mapping[Any, float]]
+)
 """Results of a search engine: an array, lists of any lengths, or dicts."""

@@ -52,6 +52,39 @@ def check_metric(metric: Any) -> str:
     return check_choice(metric, "metric", tuple(METRICS))
 
 
+def batched(ids: Any, similarities: Any) -> tuple[Any, Any]:
+    """The results of one query as those of a batch of one; anything else as it came.
+
+    Some engines return flat lists for one query, even for a batch of one.
+    """
+    if isinstance(ids, Mapping):
+        return [ids], similarities
+    if not _is_flat(ids) or not _is_flat(similarities):
+        return ids, similarities
+    if isinstance(ids, (list, tuple)) and isinstance(similarities, (list, tuple)):
+        return [ids], [similarities]
+    both = (
+        np.asarray(one) if isinstance(one, (list, tuple)) else one for one in (ids, similarities)
+    )
+    ids, similarities = (readable(one)[None, :] for one in both)
+    return ids, similarities
+
+
+def _as_row(values: Any) -> Any:
+    array = np.asarray(values) if isinstance(values, (list, tuple)) else readable(values)
+    return array[None, :]
+
+
+def _is_flat(values: Any) -> bool:
+    """Whether these are the entries of one list."""
+    if isinstance(values, (list, tuple)):
+        nested = (isinstance(one, Iterable) and not isinstance(one, (str, bytes)) for one in values)
+        return bool(values) and not any(nested)
+    if _rows(values) is not None:
+        return False
+    return len(getattr(values, "shape", ())) == 1
+
+
 def evened(ids: Any, similarities: Any) -> tuple[Any, Any]:
     """Result lists of m queries as two arrays, or whatever is no lists as it came.
 
@@ -64,8 +97,6 @@ def evened(ids: Any, similarities: Any) -> tuple[Any, Any]:
         For a dict beside a list, and for lists that do not fit together.
     """
     rows = _rows(ids)
-    if isinstance(ids, Mapping):
-        raise TypeError("ids must have a dict for each query; got one dict. Pass [ids].")
     if rows is not None and any(isinstance(row, Mapping) for row in rows):
         if not all(isinstance(row, Mapping) for row in rows):
             raise TypeError(

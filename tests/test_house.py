@@ -13,13 +13,14 @@ ROOT = Path(__file__).parent.parent / "hybrid_gpu"
 ORDER = (
     *("errors", "choices", "progress", "other_arrays", "validation", "result_lists", "backends"),
     *("files", "graph", "diffusion", "ranking"),
-    *("evaluation", "index", "lab", "datasets", "__init__", "cli"),
+    *("evaluation", "index", "sklearn", "lab", "datasets", "__init__", "cli"),
 )
 # Modules that keep to fewer places than those before them.
 ONLY = {
     "evaluation": {"errors", "validation", "backends", "evaluation"},
     "reference": set(),
     "datasets": {"files", "lab"},
+    "sklearn": {"errors", "choices", "validation", "diffusion", "ranking", "index"},
 }
 # What anything may import: it imports nothing of ours but errors.
 BOTTOM = (

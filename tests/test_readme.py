@@ -4,14 +4,13 @@ The tables of the pages in ``docs`` are held to the recorded runs here too, and 
 beside them claims.
 """
 
-import contextlib
 import importlib
-import io
 import re
 import sys
 from pathlib import Path
 
 import pytest
+from pages import blocks_of, run
 
 from hybrid_gpu.lab import kernel_speed
 
@@ -23,22 +22,12 @@ PAGES = {
 README = PAGES["README.md"]
 # Without line breaks, so that a sentence is found wherever its lines end.
 PROSE = {name: " ".join(text.split()) for name, text in PAGES.items()}
-BLOCKS = re.findall(r"```python\n(.*?)```(?:\n\n```text\n(.*?)```)?", README, re.DOTALL)
-
-
-def without_times(text):
-    """Seconds and devices differ from run to run; nothing else may."""
-    return re.sub(r"\d+\.\d+ s\b", "TIME s", re.sub(r"on (numpy|cupy:\d)", "on X", text))
+BLOCKS = blocks_of(README)
 
 
 def test_code_prints_what_the_readme_says():
-    names: dict[str, object] = {}
     assert len(BLOCKS) >= 2
-    for code, expected in BLOCKS:
-        printed = io.StringIO()
-        with contextlib.redirect_stdout(printed):
-            exec(code, names)
-        assert without_times(printed.getvalue()) == without_times(expected)
+    run(BLOCKS, {})
 
 
 def test_printed_quality_is_that_of_the_table():

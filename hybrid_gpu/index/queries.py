@@ -17,7 +17,7 @@ from hybrid_gpu.ranking.first_stage import FirstStage, GivenLists, OwnItems, Sim
 from hybrid_gpu.ranking.request import Request
 from hybrid_gpu.ranking.seeds import Seeds
 from hybrid_gpu.ranking.state import IndexState
-from hybrid_gpu.result_lists import check_neighbor_lists
+from hybrid_gpu.result_lists import batched, check_neighbor_lists
 from hybrid_gpu.validation import check_item_ids, check_vectors
 
 
@@ -91,6 +91,7 @@ def list_queries(
 ) -> Queries:
     """The results (m, q) of another engine as a query set of an index."""
     home, here = home_of(ids, state.backend), lives_here(ids, state.backend)
+    ids, similarities = batched(ids, similarities)
     if state.keys is not None:
         ids, similarities = state.keys.ids_of_lists(ids, similarities, metric)
     lists, values = check_neighbor_lists(

@@ -178,7 +178,8 @@ class SearchableIndex(IndexViews):
         ids : int array of shape (m, q), or a list for each query
             Items found for each query, best first; -1 for 'nothing found', or the largest number
             in uint32 and uint64. Keys, if the index has keys: -1 or None for 'nothing found'. Lists
-            may have different lengths. Dicts from items to similarities stand for both.
+            may have different lengths. Dicts from items to similarities stand for both. One query
+            may come alone: a flat list, or a dict.
         similarities : float array of shape (m, q), or a list for each query
             Their cosine similarities to the query, as they are: the exponent is applied here, and
             negative ones weigh nothing. What stands beside an id of -1 is not looked at, and a list
@@ -221,6 +222,8 @@ class SearchableIndex(IndexViews):
         [[4], [0]]
         >>> index.rerank([{4: 0.1}, {0: 0.1, 2: 0.2}], metric="cosine-distance", k=1).ids.tolist()
         [[4], [0]]
+        >>> index.rerank({4: 0.9}, k=1).ids.tolist()  # one query
+        [[4]]
         """
         request = requested(
             self._state,

@@ -69,13 +69,15 @@ def readable(values: Any) -> Any:
     """The same values in a form that NumPy or CuPy reads, where they are.
 
     Tensors are taken out of the graph of gradients, and floats that NumPy does not have are widened
-    to float32. Tables become NumPy arrays, a column of vectors one of shape (n, d). Anything else
-    is returned as it is.
+    to float32; so is each of a list of tensors. Tables become NumPy arrays, a column of vectors one
+    of shape (n, d). Anything else is returned as it is.
     """
     if array_api_compat.is_torch_array(values):
         return _readable_tensor(values)
     if isinstance(values, np.ndarray) or array_api_compat.is_array_api_obj(values):
         return _widened(values)
+    if isinstance(values, list) and values and array_api_compat.is_torch_array(values[0]):
+        return [readable(one) for one in values]
     if type(values).__name__ == "LazyFrame":
         raise TypeError("got a lazy table, which holds no values yet. Pass table.collect().")
     if hasattr(values, "__array__"):

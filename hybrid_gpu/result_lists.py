@@ -59,6 +59,7 @@ def batched(ids: Any, similarities: Any) -> tuple[Any, Any]:
     """
     if isinstance(ids, Mapping):
         return [ids], similarities
+    ids, similarities = readable(ids), readable(similarities)
     if not _is_flat(ids) or not _is_flat(similarities):
         return ids, similarities
     if isinstance(ids, (list, tuple)) and isinstance(similarities, (list, tuple)):
@@ -71,8 +72,7 @@ def batched(ids: Any, similarities: Any) -> tuple[Any, Any]:
 
 
 def _as_row(values: Any) -> Any:
-    array = np.asarray(values) if isinstance(values, (list, tuple)) else readable(values)
-    return array[None, :]
+    return (np.asarray(values) if isinstance(values, (list, tuple)) else values)[None, :]
 
 
 def _is_flat(values: Any) -> bool:

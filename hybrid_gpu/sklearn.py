@@ -78,9 +78,9 @@ class DiffusionNeighbors(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
     n_features_in_ : int
     feature_names_in_ : array of shape (n_features_in_,)
         If ``fit`` saw names of columns.
-    scale_ : float
+    scale_ : float or None
         The width of the Gaussian: the median of the samples' distances to the last of their
-        neighbors. Only for ``metric="precomputed"`` with ``kernel="gaussian"``.
+        neighbors. None without ``metric="precomputed"`` and ``kernel="gaussian"``.
 
     Notes
     -----
@@ -140,11 +140,8 @@ class DiffusionNeighbors(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
         check_choice(self.kernel, "kernel", KERNELS)
         precomputed = check_choice(self.metric, "metric", METRICS) == "precomputed"
         samples = self._validated(X, reset=True)
-        # All or nothing: an estimator that was fitted before stays as it was.
         index, scale = self._index_of_graph(samples) if precomputed else self._index_of(samples)
-        self.index_, self.n_samples_fit_ = index, index.n
-        if scale is not None:
-            self.scale_ = scale
+        self.index_, self.n_samples_fit_, self.scale_ = index, index.n, scale
         return self
 
     def kneighbors(
@@ -283,7 +280,7 @@ class DiffusionNeighbors(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
         lists = _nearest(samples, max(k, self.query_neighbors or self.n_samples_fit_), own=True)
         return self.index_.rerank(
             lists.ids,
-            lists.similarities(getattr(self, "scale_", None)),
+            lists.similarities(self.scale_),
             metric="cosine" if self.kernel == "gaussian" else self.kernel,  # type: ignore[arg-type]
             k=k,
             method=self.method,

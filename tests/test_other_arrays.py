@@ -1,5 +1,8 @@
 """Tensors of torch and tables of pandas and polars: taken as they are, refused in their words."""
 
+import sys
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 from conftest import TOLERANCE, clustered_vectors
@@ -7,6 +10,7 @@ from conftest import TOLERANCE, clustered_vectors
 import hybrid_gpu as hg
 from hybrid_gpu.backends.numpy_backend import host_copy
 from hybrid_gpu.other_arrays import readable
+from hybrid_gpu.ranking.conversions import as_tensor
 
 N, M = 40, 3
 
@@ -155,19 +159,50 @@ def test_a_ranking_that_may_not_be_written_to_is_copied(torch, index, vectors):
     assert not np.shares_memory(ids.numpy(), ranking.ids)
 
 
-def test_a_gpu_that_torch_does_not_reach_is_named(torch, gpu):
+class OnGpu:
+    """What an array of CuPy tells of itself; its values are those of a host array."""
+
+    def __init__(self, values, kind):
+        self._values, self._kind, self.device = values, kind, SimpleNamespace(id=1)
+
+    def get(self):
+        return self._values
+
+    def __dlpack_device__(self):
+        return self._kind, 0
+
+    def __dlpack__(self, **options):
+        return self._values.__dlpack__(**options)
+
+
+def test_arrays_of_a_gpu_are_handed_on_where_they_are(torch, monkeypatch):
+    monkeypatch.setattr("array_api_compat.is_cupy_array", lambda array: isinstance(array, OnGpu))
+    values = np.arange(3)
+    tensor = as_tensor(OnGpu(values, 1))  # by DLPack; 1 is the CPU, the only device there is
+    assert np.shares_memory(tensor.numpy(), values)
+    copied = as_tensor(OnGpu(values, 2), "cpu")
+    assert copied.tolist() == [0, 1, 2]
+
+
+def test_a_gpu_that_torch_does_not_reach_is_named(torch, monkeypatch):
     if torch.cuda.is_available():
         pytest.skip("this torch reaches GPUs")
+    monkeypatch.setattr("array_api_compat.is_cupy_array", lambda array: isinstance(array, OnGpu))
+    with pytest.raises(hg.DeviceMismatchError, match=r"on the GPU 1, .*to_torch\(device='cpu'\)"):
+        as_tensor(OnGpu(np.arange(3), 2))
+
+
+def test_rankings_of_a_gpu_become_tensors(torch, gpu):
     index = hg.build_index(np.eye(6), neighbors=3, backend=gpu)
     ranking = index.search(gpu.asarray(np.eye(6)), k=2)
-    with pytest.raises(hg.DeviceMismatchError, match=r"to_torch\(device='cpu'\)"):
-        ranking.to_torch()
-    assert ranking.to_torch(device="cpu")[0].shape == (6, 2)
+    if torch.cuda.is_available():
+        assert ranking.to_torch()[0].device.type == "cuda"
+    assert ranking.to_torch(device="cpu")[0].tolist() == gpu.to_numpy(ranking.ids).tolist()
 
 
 def test_without_torch_the_line_to_type_is_named(index, monkeypatch):
-    monkeypatch.setitem(__import__("sys").modules, "torch", None)
     ranking = index.search_items([1], k=2)
+    monkeypatch.setitem(sys.modules, "torch", None)
     with pytest.raises(ImportError, match="to_torch needs torch: pip install torch"):
         ranking.to_torch()
 

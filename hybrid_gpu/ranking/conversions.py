@@ -37,7 +37,11 @@ def as_tensor(values: Array, device: Any = None) -> Any:
     if array_api_compat.is_cupy_array(values) and stays:
         try:
             tensor = torch.from_dlpack(values)
-        except (RuntimeError, BufferError) as fault:
+        except (
+            AssertionError,
+            RuntimeError,
+            BufferError,
+        ) as fault:  # built without CUDA: the first
             raise DeviceMismatchError(
                 f"the ranking is on the GPU {values.device.id}, which this torch does not reach: "
                 f"{fault}. Copy it to the host with ranking.to_torch(device='cpu')."

@@ -370,3 +370,14 @@ def test_lists_of_all_items_come_in_the_same_forms(backend, rng):
     )
     with pytest.raises(ValueError, match="2-D"):
         hg.build_index_from_neighbors([1, 0], [0.5, 0.5], backend=backend)
+
+
+def test_lists_of_the_device_are_taken_as_those_of_the_host(index, backend, lists):
+    ids, distances = lists[0].astype("uint64"), 1 - lists[1]
+    distances[0, 2:], distances[2, 5:] = np.nan, np.inf
+    expected = index.rerank(ids, distances, metric="cosine-distance", k=8)
+    here = backend.asarray(ids), backend.asarray(distances)
+    found = index.rerank(*here, metric="cosine-distance", k=8)
+    np.testing.assert_array_equal(backend.to_numpy(found.ids), expected.ids)
+    alone = index.rerank(here[0][1, :], here[1][1, :], metric="cosine-distance", k=8)
+    np.testing.assert_array_equal(backend.to_numpy(alone.ids), expected.ids[1:2])

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+import array_api_compat
 import numpy as np
 from numpy.typing import NDArray
 
@@ -64,11 +65,7 @@ def batched(ids: Any, similarities: Any) -> tuple[Any, Any]:
         return ids, similarities
     if isinstance(ids, (list, tuple)) and isinstance(similarities, (list, tuple)):
         return [ids], [similarities]
-    both = (
-        np.asarray(one) if isinstance(one, (list, tuple)) else one for one in (ids, similarities)
-    )
-    ids, similarities = (readable(one)[None, :] for one in both)
-    return ids, similarities
+    return _as_row(ids), _as_row(similarities)
 
 
 def _as_row(values: Any) -> Any:
@@ -78,8 +75,7 @@ def _as_row(values: Any) -> Any:
 def _is_flat(values: Any) -> bool:
     """Whether these are the entries of one list."""
     if isinstance(values, (list, tuple)):
-        nested = (isinstance(one, Iterable) and not isinstance(one, (str, bytes)) for one in values)
-        return bool(values) and not any(nested)
+        return bool(values) and not any(map(_is_list, values))
     if _rows(values) is not None:
         return False
     return len(getattr(values, "shape", ())) == 1
@@ -123,9 +119,16 @@ def _rows(lists: Any) -> list[Any] | None:
         lists = lists.tolist()
     if not isinstance(lists, (list, tuple)) or not lists:
         return None
-    if not all(isinstance(row, Iterable) and not isinstance(row, (str, bytes)) for row in lists):
+    if not all(_is_list(row) for row in lists):
         return None
     return list(lists)
+
+
+def _is_list(one: Any) -> bool:
+    """Whether this is a list of some kind, an array too, of a length that is known."""
+    return (
+        hasattr(one, "__len__") and isinstance(one, Iterable) and not isinstance(one, str | bytes)
+    )
 
 
 def _is_even(rows: list[Any]) -> bool:
@@ -161,7 +164,7 @@ def _filled(rows: list[Any], values: list[Any]) -> tuple[NDArray[Any], NDArray[A
 
 def _joined(rows: list[Any]) -> NDArray[Any]:
     """All entries in a row: int64, uint64, floats, or objects as they are."""
-    parts = [np.asarray(readable(row)) for row in rows if len(row)]
+    parts = [np.asarray(_on_host(row)) for row in rows if len(row)]
     kinds = "".join(sorted({part.dtype.kind for part in parts}))
     if kinds in ("", "i"):
         return np.concatenate(parts or [np.empty(0, np.int64)]).astype(np.int64)
@@ -175,6 +178,14 @@ def _joined(rows: list[Any]) -> NDArray[Any]:
     array = np.empty(len(flat), dtype=object)
     array[:] = flat
     return array
+
+
+def _on_host(row: Any) -> Any:
+    """A list as NumPy reads it; the lists of a device are copied one by one."""
+    if array_api_compat.is_cupy_array(row):
+        return row.get()
+    row = readable(row)
+    return row.cpu() if array_api_compat.is_torch_array(row) else row
 
 
 def is_filler(values: Array, found: Array, xp: Any) -> Array:

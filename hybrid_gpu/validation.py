@@ -238,10 +238,10 @@ def as_integers(values: Any, what: str, *, gaps: bool = False, backend: Backend)
             "is nothing to do."
         )
     if not name.startswith(("int", "uint")):
-        raise TypeError(
-            f"{what} must be integers; got dtype {name}. Cast them with "
-            f"{words.integers.format(what)}."
-        )
+        advice = f"Cast them with {words.integers.format(what)}."
+        if name.startswith(("str", "object")):
+            advice = "Names of your own are taken by an index that is built with keys=."
+        raise TypeError(f"{what} must be integers; got dtype {name}. {advice}")
     xp, integers = backend.xp, backend.asarray(array, dtype="int64")
     if gaps and name == "uint32":
         integers = xp.where(integers == 2**32 - 1, -xp.ones_like(integers), integers)

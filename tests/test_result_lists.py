@@ -336,7 +336,9 @@ def test_names_of_other_engines_are_answered_by_ours(index, lists, metric, told)
         (([{1: 0.5}, [2]],), TypeError, "got both"),
         (([{1: 0.5}], [[0.5]]), ValueError, "leave similarities out"),
         (([[1]],), TypeError, "similarities of the ids are missing"),
-        (([[1], ["a", "b"]], [[0.5], [0.5, 0.4]]), TypeError, "ids must be integers"),
+        (([[1], ["a", "b"]], [[0.5], [0.5, 0.4]]), TypeError, "ids must be integers.*with keys="),
+        (([["a", "b"]], [[0.5, 0.4]]), TypeError, "ids must be integers.*built with keys="),
+        (([[1], [2]], ([0.5] for _ in range(2))), TypeError, "similarities must be floating"),
         (([[1], [2.5, 3]], [[0.5], [0.5, 0.4]]), TypeError, "ids must be integers"),
         (
             ([[1, 99], [2]], [[0.5, 0.4], [0.4]]),

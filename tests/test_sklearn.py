@@ -178,6 +178,13 @@ def test_distances_of_unit_vectors_are_their_cosines(backend, samples, kernel, f
         dense_graph(own.index_, backend), dense_graph(expected.index_, backend), atol=1e-6
     )
     # What diffusion reaches; behind it, an index of vectors knows more.
+    one, other = (
+        estimator.kneighbors_graph(part, mode="score").toarray()
+        for estimator, part in ((own, asked), (expected, queries))
+    )
+    reached = np.sum(other > 0, axis=1) == 4
+    assert reached.sum() > M / 2
+    np.testing.assert_allclose(one[reached], other[reached], atol=1e-5)
     wanted, scores = expected.index_.search(queries, k=N, method="hybrid")
     found, values = own.index_.rerank(*as_lists(asked, kernel), k=N, method="hybrid")
     np.testing.assert_allclose(spread(found, values), spread(wanted, scores), atol=1e-5)

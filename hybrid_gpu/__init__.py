@@ -20,6 +20,7 @@ from hybrid_gpu.diffusion.observation import Observation, observe
 from hybrid_gpu.diffusion.solution import Solution
 from hybrid_gpu.diffusion.sparsity import Sparsity
 from hybrid_gpu.diffusion.spectrum import Spectrum, leading_eigenpairs
+from hybrid_gpu.distributed.reranker import Reranker
 from hybrid_gpu.errors import (
     BackendUnavailableError,
     ConvergenceError,
@@ -82,6 +83,7 @@ __all__ = [
     "ReplicaError",
     "Replicas",
     "Report",
+    "Reranker",
     "Setting",
     "Solution",
     "Sparsity",

@@ -14,8 +14,8 @@ from hybrid_gpu.backends import Backend, all_devices, select_backend
 from hybrid_gpu.backends.threads import Kept, limit_threads, told_threads
 from hybrid_gpu.errors import IndexFileError
 from hybrid_gpu.index.diffusion_index import DiffusionIndex
-from hybrid_gpu.index.facts import header_signature, index_facts
 from hybrid_gpu.index.factory import load_index
+from hybrid_gpu.index.facts import header_signature, index_facts
 
 # Indexes that a process keeps open. Jobs use one; two at a time, say, while a new one takes over.
 _MOST_OPEN = 2

@@ -1,4 +1,4 @@
-"""What the header of an index tells, without its arrays: its size, its keys, and which one it is."""
+"""What the header of an index tells without its arrays: size, keys, and which index it is."""
 
 from __future__ import annotations
 

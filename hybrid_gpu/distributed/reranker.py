@@ -26,7 +26,7 @@ from hybrid_gpu.errors import IndexFileError
 from hybrid_gpu.index.diffusion_index import DiffusionIndex
 from hybrid_gpu.index.facts import IndexFacts, index_facts
 from hybrid_gpu.ranking.query_expansion import Expansion
-from hybrid_gpu.ranking.top_items import Ranking
+from hybrid_gpu.ranking.top_items import Ranking, Report
 from hybrid_gpu.validation import check_choice, check_count, check_flag, shown
 
 _BACKENDS = ("auto", "numpy", "cupy")
@@ -208,19 +208,10 @@ class Reranker:
 
     def __call__(self, batch: Any, similarities: Any = None) -> Any:
         """The answers to a batch of queries, in its own form."""
-        answered = _FORMS.get(kind_of(batch))
-        if answered is None:
-            given = (batch,) if similarities is None else (batch, similarities)
-            return self._answers(given).record
-        if similarities is not None:
-            raise TypeError(
-                f"similarities go with an array of ids; a {type(batch).__name__} has them in a "
-                "column of its own: lists=('ids', 'similarities')."
-            )
-        return answered(batch, self._columns, self._answers)
+        return self.with_report(batch, similarities)[0]
 
-    def ranking(self, batch: Any, similarities: Any = None) -> Ranking:
-        """The answers to arrays as a ``Ranking``, with the report of how they came about.
+    def with_report(self, batch: Any, similarities: Any = None) -> tuple[Any, Report | None]:
+        """The answers to a batch, and the report of how they came about; None if it is empty.
 
         Examples
         --------
@@ -228,13 +219,31 @@ class Reranker:
         >>> import hybrid_gpu as hg
         >>> folder = tempfile.mkdtemp() + "/index"
         >>> hg.build_index([[5.0, 0], [5, 1], [0, 5], [1, 5]], neighbors=1).save(folder)
-        >>> hg.Reranker(folder, k=2).ranking([[3]], [[0.9]])
-        Ranking(1 queries, top 2, hybrid)
+        >>> answers, report = hg.Reranker(folder, k=2).with_report([[3]], [[0.9]])
+        >>> answers["ids"].tolist(), report.method
+        ([[3, 2]], 'hybrid')
         """
-        index = self.index
-        if similarities is None:
-            return index.search(batch, **self._settings.keywords(lists=False))
-        return index.rerank(batch, similarities, **self._settings.keywords(lists=True))
+        reports: list[Report] = []
+
+        def ask(given: tuple[Any, ...]) -> Answers:
+            if not _count(given[0]):
+                return self._no_answers()
+            ranking = self._ranking(*given)
+            reports.append(ranking.report)
+            keyed = ranking.known is not None
+            return Answers(np.asarray(ranking.keys), np.asarray(ranking.scores), keyed)
+
+        answered = _FORMS.get(kind_of(batch))
+        if answered is None:
+            answer = ask((batch,) if similarities is None else (batch, similarities)).record
+        elif similarities is None:
+            answer = answered(batch, self._columns, ask)
+        else:
+            raise TypeError(
+                f"similarities go with an array of ids; a {type(batch).__name__} has them in a "
+                "column of its own: lists=('ids', 'similarities')."
+            )
+        return answer, next(iter(reports), None)
 
     def described(self) -> dict[str, Any]:
         """What answers depend on, beside the index: the options, in words and numbers of JSON."""
@@ -266,14 +275,10 @@ class Reranker:
             self.index  # noqa: B018, which says what has happened
         return facts
 
-    def _answers(self, given: tuple[Any, ...]) -> Answers:
-        if not _count(given[0]):
-            return self._no_answers()
-        ranking = self.ranking(*given)
-        ids, scores = np.asarray(ranking.ids), np.asarray(ranking.scores)
-        if ranking.known is None:
-            return Answers(ids, scores, keyed=False)
-        return Answers(ranking.keys, scores, keyed=True)
+    def _ranking(self, batch: Any, similarities: Any = None) -> Ranking:
+        if similarities is None:
+            return self.index.search(batch, **self._settings.keywords(lists=False))
+        return self.index.rerank(batch, similarities, **self._settings.keywords(lists=True))
 
     def _no_answers(self) -> Answers:
         """The answers to no queries: what the header of the index tells is enough."""

@@ -81,10 +81,9 @@ def answered_frame(batch: Any, options: ColumnOptions, ask: Ask) -> Any:
 def answered_table(batch: Any, options: ColumnOptions, ask: Ask) -> Any:
     """A table of pyarrow; answers are lists of a fixed size."""
     pyarrow = arrow()
-    vectors = {
-        name: _is_arrow_vectors(batch.schema.field(name).type) for name in batch.schema.names
-    }
-    chosen = options.chosen(vectors)
+    if isinstance(batch, pyarrow.RecordBatch):
+        batch = pyarrow.Table.from_batches([batch])
+    chosen = options.chosen({field.name: _is_arrow_vectors(field.type) for field in batch.schema})
     columns = [_from_arrow(batch.column(name), name) for name in chosen.names]
     answers = ask(_given(columns, chosen.lists))
     kept = batch.drop_columns(list(chosen.names))

@@ -97,7 +97,12 @@ class SearchSettings:
 
     def described(self) -> dict[str, Any]:
         """What they are, in words and numbers of JSON: two that differ are told apart."""
-        return {field.name: _described(getattr(self, field.name)) for field in fields(self)}
+        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        # Two ways to say the same.
+        values["expansion"] = self.expansion or Expansion()
+        if not isinstance(self.sparsity, Sparsity):
+            values["sparsity"] = Sparsity(self.sparsity)
+        return {name: _described(value) for name, value in values.items()}
 
 
 def _check_travels(filter: Any) -> None:

@@ -69,6 +69,8 @@ def answered_dict(batch: Mapping[str, Any], options: ColumnOptions, ask: Ask) ->
 
 def answered_frame(batch: Any, options: ColumnOptions, ask: Ask) -> Any:
     """A data frame of pandas: a row for each query, whose index it keeps."""
+    if _is_made_up(batch):
+        batch = batch[:0]
     names = {str(name): name for name in batch.columns}
     chosen = options.chosen({name: _holds_vectors(batch[own]) for name, own in names.items()})
     columns = [stacked(batch[names[name]].to_numpy(), name) for name in chosen.names]
@@ -76,6 +78,15 @@ def answered_frame(batch: Any, options: ColumnOptions, ask: Ask) -> Any:
     kept = batch.drop(columns=[names[name] for name in chosen.names])
     check_free([str(name) for name in kept.columns], (answers.title, SCORES))
     return kept.assign(**{answers.title: _rows(answers.names), SCORES: _rows(answers.scores)})
+
+
+def _is_made_up(batch: Any) -> bool:
+    """Whether a frame is what Dask asks with to know the columns of the answers.
+
+    It has the columns of a real one, and in those of objects nothing but ``object()``.
+    """
+    columns = [batch[name] for name in batch.columns if str(batch[name].dtype) == "object"]
+    return any(len(column) and all(type(one) is object for one in column) for column in columns)
 
 
 def answered_table(batch: Any, options: ColumnOptions, ask: Ask) -> Any:
@@ -127,11 +138,14 @@ def stacked(column: HostArray, name: str) -> HostArray:
         return column
     if not len(column):
         return np.empty((0, 0), np.float32)
-    if any(isinstance(row, (str, bytes)) or not hasattr(row, "__len__") for row in column):
-        strange = next(row for row in column if isinstance(row, str) or not hasattr(row, "__len__"))
+    strange = [
+        row for row in column if isinstance(row, (str, bytes)) or not hasattr(row, "__len__")
+    ]
+    if strange:
         raise TypeError(
-            f"column {name!r} must hold a vector in each row; got {shown(strange)}. To let Dask "
-            "know the columns of the answers beforehand, pass meta=rerank.meta(frame)."
+            f"column {name!r} must hold a vector in each row; got {shown(strange[0])}. With Dask, "
+            "pass meta=rerank.meta(frame), or it asks with rows of its own; and dask.config.set("
+            "{'dataframe.convert-string': False}) before from_pandas, or it makes text of vectors."
         )
     lengths = {len(row) for row in column}
     if len(lengths) > 1:

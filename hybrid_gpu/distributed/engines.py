@@ -58,23 +58,28 @@ class DaskEngine:
 
     def answer(self, shards: Iterable[Shard], told: Told) -> Generator[Outcome, None, None]:
         """The outcome of each shard."""
-        distributed, waiting = self._distributed, iter(shards)
         with contextlib.ExitStack() as stack:
             client = self._client(stack)
-            running: dict[Any, Shard] = {}
-            finished = distributed.as_completed()
-            while True:
-                # Asked each time: workers come and go.
-                width = max(self._workers, sum(client.ncores().values())) * _AHEAD
-                for shard in itertools.islice(waiting, width - len(running)):
-                    # Not pure: answers are in a file, and not what the task returns.
-                    task = client.submit(answer_shard, shard, pure=False)
-                    running[task] = shard
-                    finished.add(task)
-                if not running:
-                    return
-                task = next(finished)
-                yield _outcome_of(task, running.pop(task))
+            try:
+                yield from self._answered(client, iter(shards))
+            except OSError as fault:
+                raise _gone() from fault
+
+    def _answered(self, client: Any, waiting: Iterator[Shard]) -> Generator[Outcome, None, None]:
+        running: dict[Any, Shard] = {}
+        finished = self._distributed.as_completed()
+        while True:
+            # Asked each time: workers come and go.
+            width = max(self._workers, sum(client.ncores().values())) * _AHEAD
+            for shard in itertools.islice(waiting, max(0, width - len(running))):
+                # Not pure: answers are in a file, and not what the task returns.
+                task = client.submit(answer_shard, shard, pure=False)
+                running[task] = shard
+                finished.add(task)
+            if not running:
+                return
+            task = next(finished)
+            yield _outcome_of(task, running.pop(task))
 
     def _client(self, stack: contextlib.ExitStack) -> Any:
         distributed = self._distributed
@@ -84,7 +89,7 @@ class DaskEngine:
                 threads_per_worker=1,
                 processes=True,
                 host="127.0.0.1",
-                dashboard_address=None,
+                dashboard_address="127.0.0.1:0",
                 silence_logs="ERROR",
             )
             return stack.enter_context(distributed.Client(stack.enter_context(cluster)))
@@ -105,12 +110,15 @@ def _outcome_of(task: Any, shard: Shard) -> Outcome:
         outcome: Outcome = task.result()
     except Exception as fault:
         if task.status in ("cancelled", "lost"):
-            raise HybridGpuError(
-                "the Dask scheduler has gone, and the shards with it that were not finished. Run "
-                "again to go on."
-            ) from fault
+            raise _gone() from fault
         return Outcome(shard.number, error=_of_engine(fault))
     return outcome
+
+
+def _gone() -> HybridGpuError:
+    return HybridGpuError(
+        "the Dask scheduler has gone, and with it what was not finished. Run again to go on."
+    )
 
 
 class RayEngine:

@@ -97,6 +97,8 @@ class _Worker:
             if stop.is_set():
                 break
             process = self._running()
+            if stop.is_set():  # meanwhile: who stopped us has not seen this one
+                process.kill()
             with contextlib.suppress(EOFError, BrokenPipeError):
                 send(process.stdin, shard)
                 while True:
@@ -105,7 +107,7 @@ class _Worker:
                         return answer
                     told(shard.number, answer)
             code = process.wait()
-            self._process = None
+            self.close()
         how = f"signal {-code}" if code is not None and code < 0 else f"exit code {code}"
         return Outcome(
             shard.number,
@@ -132,7 +134,7 @@ class _Worker:
 
     def close(self) -> None:
         """End it when it has nothing to do."""
-        process = self._process
+        process, self._process = self._process, None
         if process is None:
             return
         with contextlib.suppress(OSError):

@@ -464,6 +464,7 @@ def test_a_worker_that_dies_gets_a_successor(place, sets, monkeypatch):
     assert set(computed(place / "answers").values()) == {1}
 
 
+@pytest.mark.slow
 def test_a_file_that_kills_every_worker_is_given_up(place, sets, monkeypatch):
     monkeypatch.setattr(engines, "RETRIES", 0)
     allow_deaths(monkeypatch, place / "deaths", 1)
@@ -474,6 +475,7 @@ def test_a_file_that_kills_every_worker_is_given_up(place, sets, monkeypatch):
     assert len(report.of("done")) == 3
 
 
+@pytest.mark.slow
 def test_an_error_of_this_process_ends_the_workers(place, sets, rerank):
     class StopError(Exception):
         pass

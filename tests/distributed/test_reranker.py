@@ -316,6 +316,8 @@ def test_frames_of_pandas_keep_their_index(keyed):
     empty = rerank(frame[:0])
     assert list(empty.columns) == list(answers.columns)
     assert (empty.dtypes == answers.dtypes).all()
+    made_up = pandas.DataFrame({"query": ["a", "b"], "vector": [object(), object()]})  # Dask's
+    assert list(rerank(made_up).columns) == list(answers.columns)
     plain = pandas.DataFrame(QUERIES)  # columns have numbers for names
     assert same_answers(reranker(keyed, descriptors="*")(plain), index.search(QUERIES, k=K))
 

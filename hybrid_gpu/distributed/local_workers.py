@@ -184,6 +184,8 @@ def main() -> None:
             os._exit(0)  # nobody wants the answers any more
 
     threading.Thread(target=listen, daemon=True).start()
-    while True:
-        shard = shards.get()
-        send(answers, answer_shard(shard, lambda done: send(answers, done)))
+    with contextlib.suppress(BrokenPipeError):
+        while True:
+            shard = shards.get()
+            send(answers, answer_shard(shard, lambda done: send(answers, done)))
+    os._exit(0)  # the other thread may be in the middle of a read

@@ -110,7 +110,7 @@ def rerank_files(
     chosen = engine_of(engine, workers, scheduler, check_positive(patience, "patience"))
     reranker = reranker if isinstance(reranker, Reranker) else Reranker(reranker)
     sources, folder = _sources(queries), _target(output)
-    if scheduler is None and workers > 1:
+    if scheduler is None and (engine != "local" or workers > 1):
         cores = told_threads() or core_count()
         reranker = reranker.with_threads(max(1, cores // workers))
     with own_folder(folder, own_files, patience=0.0) as own:

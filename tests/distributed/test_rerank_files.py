@@ -577,7 +577,9 @@ def test_workers_share_the_cores(place, sets, rerank, monkeypatch):
     hg.rerank_files(rerank, sets[:1], place / "b", workers=20)
     hg.rerank_files(rerank, sets[:1], place / "c", workers=1)
     hg.rerank_files(reranker(place / "index", threads=5), sets[:1], place / "d", workers=2)
-    assert taken == [2, 1, None, 5]
+    hg.rerank_files(rerank, sets[:1], place / "e", workers=1, engine="dask")
+    hg.rerank_files(rerank, sets[:1], place / "f", workers=1, engine="dask", scheduler="there")
+    assert taken == [2, 1, None, 5, 8, None]
     assert threads.thread_count() == threads.core_count()
 
 

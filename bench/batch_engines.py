@@ -9,9 +9,9 @@ index, all queries from memory: no files, no engine, and the best of its time. T
 ``hg.rerank_files``, which starts its processes, opens the index in each of them, reads files and
 writes answers with checksums. "ratio" is queries per second over those of one process.
 "overhead %" is the part of a run's time in which its workers were at no file: starting, waiting,
-bookkeeping; to open the index is a part of each worker's first file. Two workers have half of the cores each; "all cores each" is what
-that spares them. Beside every speed stands the agreement of its top 100 with that of one process,
-and whether its files have the same bits as those of "local 1".
+bookkeeping; to open the index is a part of each worker's first file. Two workers have half of the
+cores each; "all cores each" is what that spares them. Beside every speed stands the agreement of
+its top 100 with that of one process, and whether its files have the bits of those of "local 1".
 """
 
 from __future__ import annotations

@@ -116,7 +116,7 @@ def rerank_files(
     with own_folder(folder, own_files, patience=0.0) as own:
         writer = ManifestWriter.begun(own, _job(reranker))
         with contextlib.closing(writer):
-            run = _Run(writer, reranker, sources, _Bar(as_progress(progress), sources))
+            run = _FilesRun(writer, reranker, sources, _Bar(as_progress(progress), sources))
             run.answer(chosen)
     seconds = time.perf_counter() - start
     return FilesReport(str(folder), run.reports(), seconds, engine, workers)
@@ -176,7 +176,7 @@ class _Source:
         self.state, self.error = "failed", error
 
 
-class _Run:
+class _FilesRun:
     """One run over the files: what is to do, and what became of it."""
 
     def __init__(

@@ -24,7 +24,15 @@ CLASSES = (
     *(hg.Expansion, hg.HeatKernel, hg.PageRank, hg.Polynomial),
 )
 # Methods that print nothing worth an example, or need another package for it.
-PLAIN = ("to_pandas", "warm_up", "transfer", "excess_transfer", "described", "with_threads")
+PLAIN = (
+    "to_pandas",
+    "warm_up",
+    "transfer",
+    "excess_transfer",
+    "described",
+    "with_threads",
+    "pinned",
+)
 
 
 def examples_of(thing):

@@ -151,7 +151,7 @@ def _show(report: FilesReport) -> None:
         for shard in report.slowest():
             rate = shard.queries / shard.seconds if shard.seconds else 0.0
             cells = f"{shard.queries:,}", f"{shard.seconds:.2f}", f"{rate:,.0f}"
-            table.add_row(escape(Path(shard.input).name), *cells)
+            table.add_row(escape(_plain(Path(shard.input).name)), *cells)
         Console().print(table)
     typer.echo(
         f"{report.queries:,} queries in {len(report.of('done'))} files: {report.seconds:.1f} s, "
@@ -163,12 +163,17 @@ def _show(report: FilesReport) -> None:
     missed = sum(shard.missed for shard in report.shards)
     if missed:
         typer.echo(f"Note: {missed:,} queries missed their accuracy.")
-    typer.echo(f"Answers and manifest.jsonl are in {report.folder}.")
+    typer.echo(_plain(f"Answers and manifest.jsonl are in {report.folder}."))
     for shard in report.failed[:_ERRORS_SHOWN]:
-        typer.echo(f"failed: {shard.input}: {shard.error}", err=True)
+        typer.echo(_plain(f"failed: {shard.input}: {shard.error}"), err=True)
     more = len(report.failed) - _ERRORS_SHOWN
     if more > 0:
         typer.echo(f"and {more} more failed; --json tells all.", err=True)
     if report.of("left"):
         left = len(report.of("left"))
         typer.echo(f"{left} files were not begun. Run again to go on.", err=True)
+
+
+def _plain(text: str) -> str:
+    """Text that any terminal takes: names of files may be no text at all."""
+    return text.encode("utf-8", "backslashreplace").decode()

@@ -19,7 +19,6 @@ from hybrid_gpu.distributed.shards import Outcome, Shard, error_line, file_diges
 from hybrid_gpu.distributed.summary import FilesReport, ShardReport
 from hybrid_gpu.files.folder_lock import own_folder
 from hybrid_gpu.files.writing import take_name
-from hybrid_gpu.index.facts import index_facts
 from hybrid_gpu.index.storage import is_ours
 from hybrid_gpu.progress import Progress, ProgressOption, as_progress
 from hybrid_gpu.validation import check_choice, check_count, check_positive, shown
@@ -108,7 +107,7 @@ def rerank_files(
     if scheduler is not None and engine == "local":
         raise ValueError("scheduler is for engine='dask' and engine='ray'; leave it out for local.")
     chosen = engine_of(engine, workers, scheduler, check_positive(patience, "patience"))
-    reranker = reranker if isinstance(reranker, Reranker) else Reranker(reranker)
+    reranker = (reranker if isinstance(reranker, Reranker) else Reranker(reranker)).pinned()
     sources, folder = _sources(queries), _target(output)
     if scheduler is None and (engine != "local" or workers > 1):
         cores = told_threads() or core_count()
@@ -124,9 +123,8 @@ def rerank_files(
 
 def _job(reranker: Reranker) -> dict[str, object]:
     """What all answers of a folder have in common."""
-    identity = reranker.identity or index_facts(reranker.path).identity
     return {
-        "index": {"path": reranker.path, "identity": identity},
+        "index": {"path": reranker.path, "identity": reranker.identity},
         "options": reranker.described(),
     }
 
@@ -256,7 +254,7 @@ class _FilesRun:
     def _free_name(self, path: Path) -> str:
         """A name for answers that no other query set has: ``x.npz``, ``x-2.npz`` and so on."""
         suffix = ".parquet" if is_parquet(path) else ".npz"
-        stem = path.stem.lstrip(".") or "queries"
+        stem = path.stem.lstrip(".").replace("\\", "_") or "queries"
         taken = set(self._writer.manifest.outputs.values())
         name, number = f"{stem}{suffix}", 1
         while name in taken:

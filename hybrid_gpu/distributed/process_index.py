@@ -19,6 +19,8 @@ from hybrid_gpu.index.facts import header_signature, index_facts
 
 # Indexes that a process keeps open. Jobs use one; two at a time, say, while a new one takes over.
 _MOST_OPEN = 2
+# How often it is opened again if somebody saves to it meanwhile.
+_MOST_TRIES = 100
 
 
 class WantedIndex(NamedTuple):
@@ -65,16 +67,19 @@ def opened(wanted: WantedIndex) -> DiffusionIndex:
 
 def _opened_now(wanted: WantedIndex) -> _OpenIndex:
     folder = Path(wanted.path)
-    limit_threads(own_threads() if wanted.threads is None else wanted.threads)
-    signature, facts = header_signature(folder), index_facts(folder)
-    if wanted.identity is not None and facts.identity != wanted.identity:
-        raise _replaced(wanted.path, wanted.identity, facts.identity)
-    index = load_index(folder, verify=wanted.verify, backend=own_device(wanted.backend))
-    # A save in between would have put another index in its place.
-    after = index_facts(folder).identity
-    if after != facts.identity:
-        raise _replaced(wanted.path, facts.identity, after)
-    return _OpenIndex(index, facts.identity, signature)
+    threads = own_threads() if wanted.threads is None else wanted.threads
+    if threads is not None:
+        limit_threads(threads)
+    device = own_device(wanted.backend)
+    for _ in range(_MOST_TRIES):
+        signature, identity = header_signature(folder), index_facts(folder).identity
+        if wanted.identity not in (None, identity):
+            raise _replaced(wanted.path, str(wanted.identity), identity)
+        index = load_index(folder, verify=wanted.verify, backend=device)
+        # A save in between would have put another index in its place.
+        if header_signature(folder) == signature:
+            return _OpenIndex(index, identity, signature)
+    raise IndexFileError(f"{folder}: another process saves to it without a pause.")
 
 
 def _replaced(path: str, before: str, now: str) -> IndexFileError:
@@ -92,7 +97,7 @@ def own_device(backend: str) -> Backend:
     dask-cuda do for each of their workers, it is the first of those. Else it is counted by the
     number that Dask or ``multiprocessing`` gave to this process.
     """
-    if backend not in ("auto", "cupy") or os.environ.get("HYBRID_GPU_BACKEND"):
+    if backend not in ("auto", "cupy"):
         return select_backend(backend)
     devices = all_devices()
     if devices[0].name == "numpy":

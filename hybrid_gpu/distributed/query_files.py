@@ -55,6 +55,9 @@ def query_parts(path: Path, size: int) -> Iterator[Any]:
 def _arrays(path: Path) -> dict[str, HostArray]:
     """The arrays of a file by name; an only one is of descriptors, whatever its name is."""
     names = array_names(path)
+    strange = [name for name in names if "/" in name or "\\" in name]
+    if strange:  # a name goes on to the answers, which somebody may unpack
+        raise ValueError(f"{path}: an array must have the name of a column; got {strange[0]!r}.")
     if len(names) <= 1:
         return {DESCRIPTORS: load_array(path)}
     return {name: load_array(path, name=name) for name in names}

@@ -253,11 +253,15 @@ class Reranker:
 
     def with_threads(self, threads: int) -> Reranker:
         """The same for processes of so many threads, unless it says itself how many."""
+        return self._changed(threads=self._wanted.threads or threads)
+
+    def pinned(self) -> Reranker:
+        """The same for the index that is there now, unless it says itself which one."""
+        return self._changed(identity=self.identity or index_facts(self.path).identity)
+
+    def _changed(self, **changes: Any) -> Reranker:
         made = Reranker.__new__(Reranker)
-        wanted = self._wanted
-        if wanted.threads is None:
-            wanted = wanted._replace(threads=threads)
-        made.__setstate__((wanted, self._settings, self._columns))
+        made.__setstate__((self._wanted._replace(**changes), self._settings, self._columns))
         return made
 
     def __repr__(self) -> str:

@@ -7,6 +7,7 @@ import json
 import os
 import signal
 import subprocess
+import zipfile
 
 import numpy as np
 import pytest
@@ -36,6 +37,12 @@ from hybrid_gpu.files.folder_lock import LOCK
 def place(tmp_path):
     save_index(tmp_path / "index")
     return tmp_path
+
+
+@pytest.fixture(autouse=True)
+def all_threads():
+    yield
+    threads.limit_threads(None)
 
 
 @pytest.fixture
@@ -510,22 +517,28 @@ def test_a_full_disk_ends_the_run_and_loses_nothing(place, sets, rerank, expecte
     assert set(computed(place / "answers").values()) == {1}
 
 
-def test_a_manifest_on_a_full_disk_is_cut_back_to_whole_lines(
-    place, sets, rerank, expected, monkeypatch
+@pytest.mark.parametrize(
+    ("number", "states"),
+    [
+        (errno.ENOSPC, ["done", "failed", "left", "left"]),
+        (errno.EIO, ["done", "failed", "done", "done"]),
+    ],
+)
+def test_a_manifest_that_cannot_be_written_is_cut_back_to_whole_lines(
+    place, sets, rerank, expected, monkeypatch, number, states
 ):
-    real, room = manifest.write_all, [6]
+    real, calls = manifest.write_all, []
 
     def write(file, content):
-        room[0] -= 1
-        if room[0] < 0:
+        calls.append(1)
+        if len(calls) == 7:  # the line of the second file
             real(file, content[:20])
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            raise OSError(number, os.strerror(number))
         real(file, content)
 
     monkeypatch.setattr(manifest, "write_all", write)
     report = hg.rerank_files(rerank, sets, place / "answers")
-    assert [shard.state for shard in report.shards] == ["done", "failed", "left", "left"]
-    room[0] = 99
+    assert [shard.state for shard in report.shards] == states
     assert hg.rerank_files(rerank, sets, place / "answers").complete
     assert contents(place / "answers") == expected
 
@@ -551,6 +564,34 @@ def test_a_real_disk_that_is_full(place, rerank):
         assert set(computed(disk / "answers").values()) == {1}
     finally:
         subprocess.run(["umount", "-l", str(disk)], check=False)
+
+
+def test_names_of_files_may_be_anything(place, rerank):
+    names = ("a\\b.npy", ".hidden.npy", "-o.npy", "caf\u00e9 \U0001f600.npy", "x.tar.npy")
+    odd = [place / name for name in names]
+    odd.append(place / os.fsdecode(b"\xff\xfe.npy"))
+    for number, path in enumerate(odd):
+        np.save(path, vectors(3, seed=300 + number))
+    assert hg.rerank_files(rerank, odd, place / "answers").complete
+    report = hg.rerank_files(rerank, odd, place / "answers")
+    assert len(report.of("kept")) == len(odd)
+    assert len(contents(place / "answers")) == len(odd)
+
+
+def test_names_of_arrays_lead_nowhere(place, rerank):
+    with zipfile.ZipFile(place / "evil.npz", "w") as archive:
+        for name in ("descriptors", "../../escaped"):
+            with archive.open(f"{name}.npy", "w") as member:
+                np.lib.format.write_array(member, vectors(3, seed=301))
+    report = hg.rerank_files(rerank, place / "evil.npz", place / "answers")
+    assert "name of a column" in report.failed[0].error
+
+
+def test_an_index_that_only_workers_see_is_pinned_by_the_run(place, sets, rerank, expected):
+    late = reranker(place / "index", identity=None)
+    hg.rerank_files(late, sets[:2], place / "answers")
+    hg.rerank_files(rerank, sets, place / "answers")
+    assert contents(place / "answers") == expected
 
 
 def test_progress_is_one_for_all_files(place, sets, rerank):

@@ -20,6 +20,9 @@ from hybrid_gpu.diffusion.observation import Observation, observe
 from hybrid_gpu.diffusion.solution import Solution
 from hybrid_gpu.diffusion.sparsity import Sparsity
 from hybrid_gpu.diffusion.spectrum import Spectrum, leading_eigenpairs
+from hybrid_gpu.distributed.files_job import rerank_files
+from hybrid_gpu.distributed.reranker import Reranker
+from hybrid_gpu.distributed.summary import FilesReport, ShardReport
 from hybrid_gpu.errors import (
     BackendUnavailableError,
     ConvergenceError,
@@ -66,6 +69,7 @@ __all__ = [
     "DiffusionIndex",
     "EigenBasis",
     "Expansion",
+    "FilesReport",
     "Filter",
     "GalerkinBasis",
     "Graph",
@@ -82,7 +86,9 @@ __all__ = [
     "ReplicaError",
     "Replicas",
     "Report",
+    "Reranker",
     "Setting",
+    "ShardReport",
     "Solution",
     "Sparsity",
     "Spectrum",
@@ -110,6 +116,7 @@ __all__ = [
     "plan",
     "predicted_bytes",
     "reciprocal_graph",
+    "rerank_files",
     "select_backend",
     "sparse_eigen_basis",
     "top_items",

@@ -20,11 +20,20 @@ MODULES = [
 ]
 # Classes that users make, or whose methods they call.
 CLASSES = (
-    *(hg.DiffusionIndex, hg.Ranking),
+    *(hg.DiffusionIndex, hg.Ranking, hg.Reranker),
     *(hg.Expansion, hg.HeatKernel, hg.PageRank, hg.Polynomial),
 )
 # Methods that print nothing worth an example, or need another package for it.
-PLAIN = ("to_pandas", "to_torch", "warm_up", "transfer", "excess_transfer")
+PLAIN = (
+    "to_pandas",
+    "to_torch",
+    "warm_up",
+    "transfer",
+    "excess_transfer",
+    "described",
+    "with_threads",
+    "pinned",
+)
 
 
 def examples_of(thing):

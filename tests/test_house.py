@@ -13,7 +13,7 @@ ROOT = Path(__file__).parent.parent / "hybrid_gpu"
 ORDER = (
     *("errors", "choices", "progress", "other_arrays", "validation", "result_lists", "backends"),
     *("files", "graph", "diffusion", "ranking"),
-    *("evaluation", "index", "sklearn", "lab", "datasets", "__init__", "cli"),
+    *("evaluation", "index", "sklearn", "distributed", "lab", "datasets", "__init__", "cli"),
 )
 # Modules that keep to fewer places than those before them.
 ONLY = {

@@ -32,6 +32,7 @@ from hybrid_gpu.graph.affinity import Graph, graph_from_affinity, reciprocal_gra
 from hybrid_gpu.graph.aggregation import Aggregation, aggregate
 from hybrid_gpu.graph.neighbors import Neighbors, nearest_neighbors
 from hybrid_gpu.index.diffusion_index import DiffusionIndex
+from hybrid_gpu.index.explain import Explanation, GraphPath, Hit, explain
 from hybrid_gpu.index.factory import (
     PAPER,
     build_index,
@@ -66,10 +67,13 @@ __all__ = [
     "DiffusionIndex",
     "EigenBasis",
     "Expansion",
+    "Explanation",
     "Filter",
     "GalerkinBasis",
     "Graph",
+    "GraphPath",
     "HeatKernel",
+    "Hit",
     "HybridGpuError",
     "IndexFileError",
     "Method",
@@ -101,6 +105,7 @@ __all__ = [
     "error_bounds",
     "estimate_precompute",
     "evaluation",
+    "explain",
     "given_basis",
     "graph_from_affinity",
     "leading_eigenpairs",

@@ -32,7 +32,8 @@ from hybrid_gpu.graph.affinity import Graph, graph_from_affinity, reciprocal_gra
 from hybrid_gpu.graph.aggregation import Aggregation, aggregate
 from hybrid_gpu.graph.neighbors import Neighbors, nearest_neighbors
 from hybrid_gpu.index.diffusion_index import DiffusionIndex
-from hybrid_gpu.index.explain import Explanation, GraphPath, Hit, explain
+from hybrid_gpu.index.explain import explain
+from hybrid_gpu.index.explanations import Explanation, GraphPath, Hit
 from hybrid_gpu.index.factory import (
     PAPER,
     build_index,

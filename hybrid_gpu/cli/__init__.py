@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from hybrid_gpu.cli import demo, indexes, machine, measures, paper, searches, tuning
+from hybrid_gpu.cli import demo, indexes, machine, measures, paper, searches, serving, tuning
 from hybrid_gpu.cli.common import app
 
 __all__ = ["app", "main"]
@@ -16,6 +16,7 @@ _COMMANDS = (
     indexes.build,
     searches.search,
     searches.rerank,
+    serving.serve,
     measures.evaluate,
     indexes.precompute,
     indexes.plan,

@@ -94,7 +94,8 @@ def best_routes(
     Parameters
     ----------
     starts
-        Places, and their positive weights.
+        Places, and their positive weights. To look for one that no edges lead to takes a visit of
+        every item that the goal is joined to.
     step
         The factor of every edge beside its weight; below 1.
     count
@@ -106,6 +107,8 @@ def best_routes(
         items are visited. The routes do not depend on it.
     """
     search = _Search(edges, starts, step, limits)
+    # With none left to find, the search would go through all that the goal is joined to.
+    count = min(count, sum(weight > 0 for weight in starts.values()))
     search.reach(goal, 0.0, None)
     found: list[int] = []
     while search.waiting and len(found) < count:

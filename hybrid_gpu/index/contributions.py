@@ -111,7 +111,9 @@ class SolvedQuery:
         self, one: Explanation, place: int, count: int, most_visits: int
     ) -> Explanation:
         """The explanation with the paths that carried most."""
-        starts = {hit: abs(weight) for hit, weight in self.hits.items() if weight}
+        labels = self.state.graph.components
+        joined = {hit: weight for hit, weight in self.hits.items() if labels[hit] == labels[place]}
+        starts = {hit: abs(weight) for hit, weight in joined.items() if weight}
         routes = best_routes(
             self.state.host_edges(),
             starts,

@@ -139,3 +139,10 @@ def test_limits_save_visits_and_change_no_route(rng):
         assert guided.visited <= plain.visited
         saved += plain.visited - guided.visited
     assert saved > 0
+
+
+def test_search_ends_when_every_start_is_found(rng):
+    edges = edges_of(path(50))
+    found = best_routes(edges, {47: 1.0, 3: 0.0}, 49, step=STEP, count=5, most_visits=1000)
+    assert [route.places for route in found.found] == [(47, 48, 49)]
+    assert found.visited < 10

@@ -114,6 +114,8 @@ class Batcher:
     def submit(self, question: Question, deadline: float) -> asyncio.Future[RankedRows]:
         """Put a question into the queue; cancel what it returns if nobody waits any more.
 
+        At the deadline it is refused, whether or not it has begun.
+
         Raises
         ------
         Refusal
@@ -127,7 +129,8 @@ class Batcher:
         waiting = Waiting(question, deadline, loop.create_future())
         self.waiting += 1
         self.waiting_queries += question.count
-        waiting.future.add_done_callback(partial(self._leave, question.count))
+        alarm = loop.call_at(deadline, self._wanted, waiting)
+        waiting.future.add_done_callback(partial(self._leave, question.count, alarm))
         group = question.group if self._settings.batching else object()
         self._groups.setdefault(group, deque()).append(waiting)
         self._wake(loop)
@@ -155,7 +158,10 @@ class Batcher:
             await asyncio.wait(set(self._jobs))
         self._pool.shutdown(wait=True)
 
-    def _leave(self, queries: int, future: asyncio.Future[RankedRows]) -> None:
+    def _leave(
+        self, queries: int, alarm: asyncio.TimerHandle, future: asyncio.Future[RankedRows]
+    ) -> None:
+        alarm.cancel()
         self.waiting -= 1
         self.waiting_queries -= queries
 
@@ -200,7 +206,10 @@ class Batcher:
         return []
 
     def _wanted(self, waiting: Waiting) -> bool:
-        """Whether somebody still waits for a question; no work is begun for nobody."""
+        """Whether somebody still waits for a question; no work is begun for nobody.
+
+        If its time is over, that is told.
+        """
         if waiting.future.done():
             return False
         if asyncio.get_running_loop().time() < waiting.deadline:

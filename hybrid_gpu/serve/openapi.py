@@ -227,7 +227,7 @@ def _options(state: IndexState, settings: ServerSettings) -> Schema:
     n, most = state.n, max(settings.max_alpha, state.alpha)
     k = count(1, settings.max_k if n > settings.max_k else None, "Results of each query.")
     return {
-        "k": {**k, "type": "integer", "default": DEFAULT_K},
+        "k": {**k, "type": "integer", "default": min(DEFAULT_K, settings.max_k)},
         "method": {
             "type": "string",
             "enum": available_methods(state),

@@ -79,7 +79,7 @@ def question_of(
     arrays, names = FIELDS[endpoint]
     options = {name: fields[name] for name in names if name in fields}
     metric = options.pop("metric", "cosine")
-    options["k"] = _checked_k(options.get("k", DEFAULT_K), state.n, settings)
+    options["k"] = _checked_k(options.get("k", min(DEFAULT_K, settings.max_k)), state.n, settings)
     _limit_work(options, state, settings)
     if endpoint != "search_items":
         options.setdefault("query_neighbors", 5)

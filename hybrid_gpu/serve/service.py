@@ -22,7 +22,7 @@ from hybrid_gpu.index.spreading import answered
 from hybrid_gpu.ranking.request import Request as Asked
 from hybrid_gpu.ranking.top_items import Ranking
 from hybrid_gpu.serve.answers import RankedRows, encoded, negotiated, notes_of
-from hybrid_gpu.serve.batching import Batcher, overdue
+from hybrid_gpu.serve.batching import Batcher
 from hybrid_gpu.serve.bodies import Intake, fields_of
 from hybrid_gpu.serve.counters import Counters
 from hybrid_gpu.serve.questions import Question, question_of
@@ -112,18 +112,15 @@ class Service:
             raise _told(fault) from fault
 
     async def _rows(self, question: Question, deadline: float, request: Request) -> RankedRows:
-        """Wait for an answer, for the time that is left, and as long as the client does."""
+        """Wait for an answer, as long as the client does."""
         future = self.batcher.submit(question, deadline)
         leaving = asyncio.ensure_future(_departure(request))
         try:
-            left = deadline - anyio.current_time()
             both: set[asyncio.Future[Any]] = {future, leaving}
-            await asyncio.wait(both, timeout=left, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
             if future.done():
                 return future.result()
-            if leaving.done():
-                raise Refusal(499, "the client went away.")
-            raise overdue(begun=True)
+            raise Refusal(499, "the client went away.")
         except Exception as fault:
             raise _told(fault) from fault
         finally:

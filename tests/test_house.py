@@ -13,7 +13,7 @@ ROOT = Path(__file__).parent.parent / "hybrid_gpu"
 ORDER = (
     *("errors", "choices", "progress", "validation", "backends", "files", "graph", "diffusion"),
     "ranking",
-    *("evaluation", "index", "lab", "datasets", "__init__", "serve", "cli"),
+    *("evaluation", "index", "lab", "datasets", "__init__", "explore", "serve", "cli"),
 )
 # Modules that keep to fewer places than those before them.
 ONLY = {
@@ -33,7 +33,7 @@ LATE = tuple(
     f"hybrid_gpu.{name}"
     for name in (
         *("backends.cupy_backend", "backends.cuda", "backends.device_speed", "backends.devices"),
-        "serve.running",
+        *("serve.running", "serve.live_explorer"),
     )
 )
 MOST_LINES = 400

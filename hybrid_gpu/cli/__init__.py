@@ -4,7 +4,17 @@ from __future__ import annotations
 
 import sys
 
-from hybrid_gpu.cli import demo, indexes, machine, measures, paper, searches, serving, tuning
+from hybrid_gpu.cli import (
+    demo,
+    exploring,
+    indexes,
+    machine,
+    measures,
+    paper,
+    searches,
+    serving,
+    tuning,
+)
 from hybrid_gpu.cli.common import app
 
 __all__ = ["app", "main"]
@@ -17,6 +27,7 @@ _COMMANDS = (
     searches.search,
     searches.rerank,
     serving.serve,
+    exploring.explore,
     measures.evaluate,
     indexes.precompute,
     indexes.plan,

@@ -24,7 +24,7 @@ _LONGEST_TITLE = 200
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Question:
+class PageQuestion:
     """A query that a page asks.
 
     Attributes
@@ -53,7 +53,7 @@ class Question:
     allowed: Sequence[int] | None = None
 
 
-def answer(collection: Collection, question: Question) -> dict[str, Any]:
+def answer(collection: Collection, question: PageQuestion) -> dict[str, Any]:
     """Everything that a page shows for a query, in types of JSON.
 
     Ranks do not count the query itself, if that is an item.
@@ -105,13 +105,13 @@ def moved_up(found: dict[str, Any]) -> float:
     return gained
 
 
-def _query_label(collection: Collection, question: Question) -> str:
+def _query_label(collection: Collection, question: PageQuestion) -> str:
     if question.item is None:
         return cut(question.label, _LONGEST_TITLE)
     return collection.label(question.item)
 
 
-def _ranked(collection: Collection, question: Question, method: Any) -> Ranking:
+def _ranked(collection: Collection, question: PageQuestion, method: Any) -> Ranking:
     index = collection.index
     options: dict[str, Any] = {"k": min(question.k, index.n), "method": method}
     if METHODS.get(method) is None or METHODS[method].diffuses:
@@ -135,16 +135,14 @@ def _rows(ranking: Ranking) -> list[list[Any]]:
 
 
 def _explained(
-    collection: Collection, question: Question, items: Sequence[int]
+    collection: Collection, question: PageQuestion, items: Sequence[int]
 ) -> list[Explanation]:
     if not items:
         return []
     query = question.vector if question.item is None else collection.key(question.item)
     asked = Asked(query, alpha=question.alpha, query_neighbors=question.query_neighbors)
     keys = [collection.key(item) for item in items]
-    return explain_items(
-        collection.index, asked, keys, paths=_PATHS, most_visits=_MOST_VISITS
-    )
+    return explain_items(collection.index, asked, keys, paths=_PATHS, most_visits=_MOST_VISITS)
 
 
 def _why(one: Explanation, itself: Explanation | None) -> dict[str, Any]:
@@ -179,7 +177,7 @@ def _without(rank: int | None, own: int | None) -> int | None:
 def _drawing(
     collection: Collection,
     results: Sequence[int],
-    question: Question,
+    question: PageQuestion,
     reasons: dict[int, Explanation],
     every: Sequence[Explanation],
 ) -> dict[str, Any]:

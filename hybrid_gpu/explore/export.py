@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from hybrid_gpu.explore.answers import Question, answer, described, moved_up
+from hybrid_gpu.explore.answers import PageQuestion, answer, described, moved_up
 from hybrid_gpu.explore.collection import Collection
 from hybrid_gpu.explore.page_files import PAGE, as_script, page_file
 from hybrid_gpu.progress import Progress
@@ -57,13 +57,14 @@ class WrittenPage:
 
 def sample_of(n: int, count: int) -> list[int]:
     """Items as queries, evenly spread over n of them."""
-    return np.unique(np.linspace(0, n - 1, min(n, count)).round().astype(int)).tolist()
+    places = np.linspace(0, n - 1, min(n, count)).round().astype(int)
+    return sorted(set(map(int, places)))
 
 
 def write_page(
     collection: Collection,
     folder: str | os.PathLike[str],
-    questions: Sequence[Question],
+    questions: Sequence[PageQuestion],
     *,
     progress: Progress | None = None,
 ) -> WrittenPage:
@@ -112,7 +113,7 @@ class _Writing:
         self._pictures: dict[int, str] = {}
 
     def write(
-        self, questions: Sequence[Question], progress: Progress | None
+        self, questions: Sequence[PageQuestion], progress: Progress | None
     ) -> tuple[int, int, tuple[Path, ...]]:
         """Write everything; the items, bytes and copied files of it."""
         items: set[int] = set()
@@ -140,7 +141,7 @@ class _Writing:
         (self._folder / MANIFEST).write_text(json.dumps(manifest, indent=1), encoding="ascii")
         return len(items), self._size, tuple(self._copied)
 
-    def _query(self, question: Question) -> dict[str, Any]:
+    def _query(self, question: PageQuestion) -> dict[str, Any]:
         if question.item is None:
             return {"label": question.label}
         about = {str(question.item): described(self._collection, question.item)}

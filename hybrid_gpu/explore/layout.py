@@ -54,9 +54,7 @@ def _spiral(distances: NDArray[np.float64]) -> NDArray[np.float64]:
     )
 
 
-def _by_stress(
-    places: NDArray[np.float64], distances: NDArray[np.float64]
-) -> NDArray[np.float64]:
+def _by_stress(places: NDArray[np.float64], distances: NDArray[np.float64]) -> NDArray[np.float64]:
     n = len(places)
     if n < 2:
         return places
@@ -80,7 +78,7 @@ def _turned(places: NDArray[np.float64]) -> NDArray[np.float64]:
     angle = 0.5 * np.arctan2(2 * xy, xx - yy)
     turn = np.array([[np.cos(angle), -np.sin(angle)], [np.sin(angle), np.cos(angle)]])
     turned = centered @ turn
-    return turned * np.where(turned[0] > 0, -1, 1)
+    return np.asarray(turned * np.where(turned[0] > 0, -1, 1))
 
 
 def _fitted(places: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -89,7 +87,8 @@ def _fitted(places: NDArray[np.float64]) -> NDArray[np.float64]:
     room = np.array([WIDTH, HEIGHT]) - 2.0 * _MARGIN
     scales = room / np.maximum(high - low, 1e-9)
     scales = np.minimum(scales, min(_MOST_STRETCH * float(scales.min()), float(room.max())))
-    return np.array([WIDTH, HEIGHT]) / 2 + (places - (low + high) / 2) * scales
+    middle = np.array([WIDTH, HEIGHT]) / 2
+    return np.asarray(middle + (places - (low + high) / 2) * scales)
 
 
 def _apart(places: NDArray[np.float64]) -> NDArray[np.float64]:

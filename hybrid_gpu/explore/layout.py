@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 # The size of a drawing, and how close the middles of two items may be.
 WIDTH, HEIGHT, APART = 1000, 640, 80
 _MARGIN = 48
-_STRESS_STEPS, _APART_STEPS = 120, 300
+_STRESS_STEPS, _APART_STEPS = 300, 300
 _MOST_STRETCH = 2.0
 _GOLDEN_ANGLE = np.pi * (3 - 5**0.5)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import webbrowser
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -19,7 +20,13 @@ from hybrid_gpu.cli.common import (
 )
 from hybrid_gpu.errors import install_line
 from hybrid_gpu.explore.answers import MOST_RESULTS, PageQuestion
-from hybrid_gpu.explore.collection import Collection, digits_collection
+from hybrid_gpu.explore.collection import (
+    Collection,
+    demo_split,
+    digit_names,
+    digit_pictures,
+    digits_collection,
+)
 from hybrid_gpu.explore.export import (
     MOST_QUERIES,
     WrittenPage,
@@ -34,6 +41,8 @@ from hybrid_gpu.progress import Progress
 from hybrid_gpu.validation import check_count, check_vectors
 
 DIGITS = "digits"
+EXPLORER_LINE = f"hybrid-gpu explore {DIGITS} -o digits-explorer --open"
+"""What opens the explorer on the index of the demo."""
 # The user's files that are named one by one; more are counted.
 _NAMED = 10
 
@@ -49,6 +58,9 @@ Texts = Annotated[
 ]
 Queries = Annotated[
     Path | None, typer.Option(help="Query vectors to export, an array (m, d); none: items.")
+]
+QueryImages = Annotated[
+    Path | None, typer.Option(help="Pictures of --queries, in the forms of --images.")
 ]
 Items = Annotated[
     Path | None, typer.Option(help="Items to export as queries: ids or keys, one in each line.")
@@ -67,6 +79,7 @@ def explore(
     images: Images = None,
     texts: Texts = None,
     queries: Queries = None,
+    query_images: QueryImages = None,
     items: Items = None,
     count: Count = 60,
     k: Annotated[int, typer.Option("--k", "-k", help="Results per query.")] = 20,
@@ -84,7 +97,9 @@ def explore(
             "give --output FOLDER for a page of files, or --live for one with sliders."
         )
     if live:
-        _refuse_beside_live(queries=queries, items=items, as_json=as_json)
+        _refuse_beside_live(
+            queries=queries, query_images=query_images, items=items, as_json=as_json
+        )
     if output is not None:
         refuse_inside_index(output)
         check_folder(output)
@@ -93,7 +108,11 @@ def explore(
     with progress_bars() as progress:
         collection = _collection(index, images, texts, title, backend, progress)
         if output is not None:
-            questions = _questions(collection, queries, items, count, k, alpha)
+            if collection.attribution is not None and queries is None and items is None:
+                questions = _held_out_digits(count)
+            else:
+                questions = _questions(collection, queries, query_images, items, count)
+            questions = [replace(one, k=k, alpha=alpha) for one in questions]
             page = write_page(collection, output, questions, progress=progress)
     if output is None:
         _serve(collection, port, opened)
@@ -106,7 +125,7 @@ def explore(
 def _refuse_beside_live(**given: Any) -> None:
     for name, value in given.items():
         if value:
-            option = name.removeprefix("as_")
+            option = name.removeprefix("as_").replace("_", "-")
             raise ValueError(f"--{option} goes with --output; a live page takes any query.")
 
 
@@ -133,28 +152,51 @@ def _collection(
     )
 
 
+def _held_out_digits(count: int) -> list[PageQuestion]:
+    """The queries of the demo."""
+    queries = demo_split().queries
+    names, pictures = digit_names(queries), digit_pictures(queries)
+    return [
+        PageQuestion(
+            vector=queries.descriptors[number],
+            label=f"query {number}",
+            text=names[number],
+            picture=pictures.picture(number),
+        )
+        for number in range(min(count, queries.n))
+    ]
+
+
 def _questions(
     collection: Collection,
     queries: Path | None,
+    query_images: Path | None,
     items: Path | None,
     count: int,
-    k: int,
-    alpha: float | None,
 ) -> list[PageQuestion]:
     """The queries to export."""
     if queries is not None and items is not None:
         raise ValueError("give --queries or --items, not both.")
+    if queries is None and query_images is not None:
+        raise ValueError("--query-images goes with --queries.")
     index = collection.index
     if queries is not None:
         vectors = check_vectors(
             load_array(queries), "queries", dtype=index.dtype, backend=select_backend("numpy")
         )
+        shown = None
+        if query_images is not None:
+            shown = load_pictures(query_images, len(vectors), None)
         return [
-            PageQuestion(vector=vector, label=f"query {number}", k=k, alpha=alpha)
+            PageQuestion(
+                vector=vector,
+                label=f"query {number}",
+                picture=None if shown is None else shown.picture(number),
+            )
             for number, vector in enumerate(vectors)
         ]
     chosen = sample_of(index.n, count) if items is None else _ids(collection, items)
-    return [PageQuestion(item=item, k=k, alpha=alpha) for item in chosen]
+    return [PageQuestion(item=item) for item in chosen]
 
 
 def _ids(collection: Collection, path: Path) -> list[int]:

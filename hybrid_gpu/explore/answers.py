@@ -8,8 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from hybrid_gpu.explore.collection import Collection, cut
+from hybrid_gpu.explore.collection import LONGEST_TEXT, Collection, cut
 from hybrid_gpu.explore.layout import layout
+from hybrid_gpu.explore.pictures import Picture
 from hybrid_gpu.index.explain import Asked, explain_items
 from hybrid_gpu.index.explanations import Explanation
 from hybrid_gpu.ranking.methods import METHODS
@@ -35,6 +36,9 @@ class PageQuestion:
         The vector that is the query, or None.
     label : str
         What the page calls a vector.
+    text : str or None
+    picture : Picture or None
+        How the page shows a vector.
     k : int
     method : str
     alpha : float or None
@@ -46,6 +50,8 @@ class PageQuestion:
     item: int | None = None
     vector: Any = None
     label: str = "a vector"
+    text: str | None = None
+    picture: Picture | None = None
     k: int = 20
     method: str = "auto"
     alpha: float | None = None
@@ -71,7 +77,7 @@ def answer(collection: Collection, question: PageQuestion) -> dict[str, Any]:
         named.update(hit.id for hit in one.hits)
         named.update(item for path in one.paths for item in path.ids)
     return {
-        "query": {"item": question.item, "label": _query_label(collection, question)},
+        "query": {"item": question.item, **described_query(collection, question)},
         "settings": {
             "alpha": every[0].alpha if every else question.alpha or collection.index.alpha,
             "method": diffused.report.method,
@@ -105,10 +111,12 @@ def moved_up(found: dict[str, Any]) -> float:
     return gained
 
 
-def _query_label(collection: Collection, question: PageQuestion) -> str:
-    if question.item is None:
-        return cut(question.label, _LONGEST_TITLE)
-    return collection.label(question.item)
+def described_query(collection: Collection, question: PageQuestion) -> dict[str, Any]:
+    """How a query looks, but for its picture."""
+    if question.item is not None:
+        return described(collection, question.item)
+    about = {"label": cut(question.label, _LONGEST_TITLE)}
+    return about if question.text is None else {**about, "text": cut(question.text, LONGEST_TEXT)}
 
 
 def _ranked(collection: Collection, question: PageQuestion, method: Any) -> Ranking:

@@ -6,15 +6,16 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
-
 from hybrid_gpu.explore.pictures import ArrayPictures, Pictures
 from hybrid_gpu.index.diffusion_index import DiffusionIndex
 from hybrid_gpu.index.factory import build_index
+from hybrid_gpu.lab.benchmark import Dataset, Split, split_queries
 from hybrid_gpu.lab.public_sets import digits
 
 # Characters of a key and of a text that a page shows; more are cut off.
 LONGEST_LABEL, LONGEST_TEXT = 300, 1200
+DEMO_QUERIES, DEMO_SEED = 200, 7
+"""The digits that ``hybrid-gpu demo`` holds out, and by which seed."""
 _DIGITS_SOURCE = (
     "Optical Recognition of Handwritten Digits, E. Alpaydin and C. Kaynak, UCI Machine Learning "
     "Repository, 1998, https://doi.org/10.24432/C50P49, licensed under CC BY 4.0 "
@@ -87,15 +88,29 @@ def cut(text: str, longest: int) -> str:
     return sound if len(sound) <= longest else f"{sound[: longest - 1]}…"
 
 
+def demo_split() -> Split:
+    """The digits of ``hybrid-gpu demo``: a database, and queries that are not in it."""
+    return split_queries(digits(), DEMO_QUERIES, DEMO_SEED)
+
+
 def digits_collection() -> Collection:
-    """The handwritten digits that come with the package."""
-    data = digits()
-    pictures = ArrayPictures((16 - data.descriptors).reshape(-1, 8, 8), data.n)
-    assert data.labels is not None
+    """The handwritten digits that come with the package, as ``hybrid-gpu demo`` searches them."""
+    database = demo_split().database
     return Collection(
-        build_index(np.asarray(data.descriptors)),
+        build_index(database.descriptors),
         title="Handwritten digits",
-        texts=[f"a {label}" for label in data.labels],
-        pictures=pictures,
+        texts=digit_names(database),
+        pictures=digit_pictures(database),
         attribution=_DIGITS_SOURCE,
     )
+
+
+def digit_names(data: Dataset) -> list[str]:
+    """What each picture shows."""
+    assert data.labels is not None
+    return [f"a {label}" for label in data.labels]
+
+
+def digit_pictures(data: Dataset) -> Pictures:
+    """Black on white, as on paper."""
+    return ArrayPictures((16 - data.descriptors).reshape(-1, 8, 8), data.n)

@@ -15,9 +15,10 @@ from typing import Any
 
 import numpy as np
 
-from hybrid_gpu.explore.answers import PageQuestion, answer, described, moved_up
+from hybrid_gpu.explore.answers import PageQuestion, answer, described_query, moved_up
 from hybrid_gpu.explore.collection import Collection
 from hybrid_gpu.explore.page_files import PAGE, as_script, page_file
+from hybrid_gpu.explore.pictures import Picture
 from hybrid_gpu.progress import Progress
 
 MANIFEST = "explorer.json"
@@ -125,9 +126,11 @@ class _Writing:
                 progress("answering", number, len(questions))
             found = answer(self._collection, question)
             self._with_pictures(found["items"])
+            about = self._query(question, number)
+            found["query"].update(about)
             items.update(map(int, found["items"]))
             self._file(f"{_DATA}/{number}.js", as_script("answered", number, found))
-            queries.append(self._query(question))
+            queries.append(about)
             change = moved_up(found)
             if change > most:
                 most, first = change, number
@@ -141,12 +144,13 @@ class _Writing:
         (self._folder / MANIFEST).write_text(json.dumps(manifest, indent=1), encoding="ascii")
         return len(items), self._size, tuple(self._copied)
 
-    def _query(self, question: PageQuestion) -> dict[str, Any]:
-        if question.item is None:
-            return {"label": question.label}
-        about = {str(question.item): described(self._collection, question.item)}
-        self._with_pictures(about)
-        return {"item": question.item, **about[str(question.item)]}
+    def _query(self, question: PageQuestion, number: int) -> dict[str, Any]:
+        about = {"item": question.item, **described_query(self._collection, question)}
+        if question.item is not None:
+            self._with_pictures({str(question.item): about})
+        elif question.picture is not None:
+            about["picture"] = self._picture(f"query-{number}", question.picture)
+        return about
 
     def _with_pictures(self, items: dict[str, dict[str, Any]]) -> None:
         pictures = self._collection.pictures
@@ -154,14 +158,17 @@ class _Writing:
             return
         for item in map(int, items):
             if item not in self._pictures:
-                picture = pictures.picture(item)
-                # Numbers, never the user's own names: a name may mean something to a browser.
-                name = f"{_PICTURES}/{item}{picture.ending}"
-                self._file(name, picture.content)
-                self._pictures[item] = name
-                if picture.source is not None:
-                    self._copied.append(picture.source)
+                self._pictures[item] = self._picture(str(item), pictures.picture(item))
             items[str(item)]["picture"] = self._pictures[item]
+
+    def _picture(self, stem: str, picture: Picture) -> str:
+        """Write a picture, and give its name in the page."""
+        # Numbers, never the user's own names: a name may mean something to a browser.
+        name = f"{_PICTURES}/{stem}{picture.ending}"
+        self._file(name, picture.content)
+        if picture.source is not None:
+            self._copied.append(picture.source)
+        return name
 
     def _file(self, name: str, content: bytes) -> None:
         with open(self._folder / name, "xb") as file:

@@ -54,6 +54,8 @@ class LiveForm:
         found = answer(self._collection, question)
         for item, about in found["items"].items():
             self._with_picture(int(item), about)
+        if question.item is not None:
+            self._with_picture(question.item, found["query"])
         return found
 
     def picture(self, item: int) -> Picture | None:

@@ -124,7 +124,7 @@ def test_the_digits_come_with_pictures_and_their_attribution():
     collection = digits_collection()
     assert "CC BY 4.0" in collection.attribution
     assert "10.24432/C50P49" in collection.attribution
-    assert collection.pictures.picture(1796).content.startswith(b"\x89PNG")
+    assert collection.pictures.picture(1596).content.startswith(b"\x89PNG")
     assert collection.text(0) == "a 0"
 
 

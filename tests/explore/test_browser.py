@@ -39,6 +39,7 @@ ALL_CONTAIN = (
     "[...document.querySelectorAll('#diffused .text')]"
     ".every(one => one.textContent.includes('text 1'))"
 )
+DIGITS = sample_of(1597, 12)
 SIZES = [(1400, 900), (390, 844)]
 
 
@@ -85,7 +86,7 @@ def folder(tmp_path_factory):
 def digits(tmp_path_factory):
     place = tmp_path_factory.mktemp("digits") / "made"
     collection = digits_collection()
-    write_page(collection, place, [PageQuestion(item=i) for i in sample_of(1797, 12)])
+    write_page(collection, place, [PageQuestion(item=item) for item in DIGITS])
     return place
 
 
@@ -175,7 +176,7 @@ def test_path_on_the_page_is_that_of_explain(page, digits):
 
     collection = digits_collection()
     opened(page, (digits / "index.html").as_uri())
-    query = int(page.evaluate("location.hash").lstrip("#"))
+    query = DIGITS[int(page.evaluate("location.hash").lstrip("#"))]
     for place in (0, 7, 19):
         page.locator("#diffused li").nth(place).click()
         item = rows(page, "diffused")[place]
@@ -264,8 +265,12 @@ def test_hostile_keys_and_texts_are_only_shown(page, folder, server):
 
 
 def test_an_item_that_diffusion_does_not_reach_is_told(page, folder):
-    opened(page, (folder / "index.html").as_uri() + "#58")
-    assert "not reach" in page.locator("#reason").inner_text() or page.locator(".chain").count()
+    index, _ = hostile_index()
+    query = int(np.flatnonzero(np.bincount(index.graph.components)[index.graph.components] == 1)[0])
+    opened(page, (folder / "index.html").as_uri() + f"#{query}")
+    page.locator("#diffused li").first.click()
+    assert "Diffusion does not reach this item" in page.locator("#reason").inner_text()
+    assert page.locator(".chain").count() == 0
 
 
 def test_a_missing_file_is_told(page, folder, tmp_path):

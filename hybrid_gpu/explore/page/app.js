@@ -59,7 +59,7 @@
     }
     if (explorer.live) openControls();
     list(told.queries.map((query, place) => ({ ...query, number: place })), told.count);
-    const wanted = choices.find((one) => String(one.item) === location.hash.slice(1)) || choices[told.first || 0];
+    const wanted = choices.find((one) => address(one) === location.hash) || choices[told.first || 0];
     if (wanted) ask(wanted);
     else at("status").textContent = "There are no queries.";
   }
@@ -134,11 +134,17 @@
         answer = got;
         const still = keep && answer.why[chosen];
         if (!still) chosen = first();
-        if (query.item !== undefined && query.item !== null) history.replaceState(null, "", `#${query.item}`);
+        history.replaceState(null, "", address(query) || location.pathname);
         render();
       })
       .catch((fault) => { if (mine === running) complain(fault); })
       .finally(() => { if (mine === running) document.body.classList.remove("busy"); });
+  }
+
+  // What leads back to a query: its number in a folder, its item on a server.
+  function address(query) {
+    const known = explorer.live ? query.item : query.number;
+    return known === undefined || known === null ? "" : `#${known}`;
   }
 
   function question(query) {
@@ -173,7 +179,7 @@
   }
 
   function render() {
-    const about = answer.query.item === null ? { label: answer.query.label } : answer.items[answer.query.item];
+    const about = answer.query;
     at("asked-thumb").replaceChildren(thumbnail(about, "large") || (answer.query.item === null ? sign("?", "large") : ""));
     at("asked-title").textContent = about.label;
     at("asked-text").textContent = about.text || "";
@@ -257,6 +263,7 @@
     if (!why) {
       at("reason").replaceChildren(element("p", { class: "empty" }, "There is no result to explain."));
       at("drawing").replaceChildren();
+      at("more").replaceChildren();
       return;
     }
     const about = answer.items[chosen];
@@ -266,6 +273,8 @@
       ...(why.reached ? reached(why, best) : [element("p", {}, "Diffusion does not reach this item: no edges lead to it from a hit. It stands behind all that are reached, by its similarity.")]),
       ...why.notes.filter(() => why.reached).map((note) => element("p", { class: "quiet small" }, `Note: ${note}.`)),
     );
+    const several = why.reached && why.hits.length > 1;
+    at("more").replaceChildren(...(several ? [element("h3", {}, "What each hit gave"), shares(why)] : []));
     at("drawing").replaceChildren(explorer.drawing.drawn(answer, chosen, best ? best.items : [], (item) => choose(item)));
   }
 
@@ -298,7 +307,6 @@
       const others = why.paths.slice(1).map((path) => element("div", { class: "other" }, chain(path), element("span", { class: "quiet small" }, percent(path.share))));
       parts.push(element("details", {}, element("summary", {}, "The best paths from other hits"), ...others));
     }
-    if (why.hits.length > 1) parts.push(element("h3", {}, "What each hit gave"), shares(why));
     if (!answer.settings.exact) parts.push(element("p", { class: "quiet small" }, `Paths and shares are those of exact diffusion, to which ${answer.settings.method} comes close.`));
     return parts;
   }
@@ -306,7 +314,7 @@
   function chain(path) {
     const made = element("ol", { class: "chain" });
     const start = answer.query.item === null;
-    if (start) made.append(element("li", { class: "start" }, sign("?", "query"), element("span", { class: "label" }, "query")));
+    if (start) made.append(element("li", { class: "start" }, thumbnail(answer.query, "query") || sign("?", "query"), element("span", { class: "label" }, "query")));
     path.items.forEach((item, place) => {
       const about = answer.items[item];
       const weight = place ? path.weights[place - 1] : null;

@@ -27,9 +27,10 @@ explorer.drawing = (() => {
     const drawn = graph.edges.map(([from, to, weight]) => {
       const [a, x1, y1] = graph.nodes[from];
       const [b, x2, y2] = graph.nodes[to];
-      const on = lit.has(`${a} ${b}`);
-      const kind = on ? "edge on" : weight === 0 ? "edge asked" : "edge";
-      const width = on ? 7 : 1.2 + 3.4 * (weight / heaviest);
+      const asked = weight === 0;
+      const on = lit.has(`${a} ${b}`) || (asked && [a, b].includes(path[0]));
+      const kind = `edge${on ? " on" : ""}${asked ? " asked" : ""}`;
+      const width = asked ? (on ? 5 : 3) : on ? 7 : 1.2 + 3.4 * (weight / heaviest);
       return { on, line: shape("line", { x1, y1, x2, y2, class: kind, "stroke-width": width.toFixed(1) }) };
     });
     // The path last: nothing covers it.
@@ -37,17 +38,13 @@ explorer.drawing = (() => {
   }
 
   function node([item, x, y], answer, role, chosen, choose) {
-    const about = answer.items[item];
+    const about = item < 0 ? answer.query : answer.items[item];
     const group = shape("g", { class: `node ${role}`, transform: `translate(${x} ${y})` });
     const title = shape("title", {});
     title.textContent = item < 0 ? "the query" : explorer.items.said(about);
     const round = shape("circle", { r: RADIUS, class: "disc" });
     group.append(title, round);
-    if (item < 0) {
-      const mark = shape("text", { class: "mark", "text-anchor": "middle", dy: "0.36em" });
-      mark.textContent = "?";
-      group.append(mark);
-    } else if (about.picture) {
+    if (about.picture) {
       const side = RADIUS * 1.36;
       const image = shape("image", { x: -side / 2, y: -side / 2, width: side, height: side, preserveAspectRatio: "xMidYMid slice" });
       if (explorer.items.pixelated) image.setAttribute("class", "pixelated");
@@ -58,8 +55,8 @@ explorer.drawing = (() => {
       }, about.picture);
       group.append(image);
     } else {
-      const mark = shape("text", { class: "mark small", "text-anchor": "middle", dy: "0.36em" });
-      mark.textContent = Array.from(about.label.replace(/^#/, "")).slice(0, 5).join("");
+      const mark = shape("text", { class: item < 0 ? "mark" : "mark small", "text-anchor": "middle", dy: "0.36em" });
+      mark.textContent = item < 0 ? "?" : Array.from(about.label.replace(/^#/, "")).slice(0, 5).join("");
       group.append(mark);
     }
     if (item === chosen) group.append(shape("circle", { r: RADIUS + 7, class: "ring" }));

@@ -157,10 +157,10 @@
     };
   }
 
-  // What moved up most: that is what the page is for.
+  // What moved up most among the first: that is what the page is for.
   function first() {
     let best = null, most = -Infinity;
-    answer.diffused.forEach(([item], place) => {
+    answer.diffused.slice(0, 8).forEach(([item], place) => {
       const why = answer.why[item];
       const up = why && why.plainRank !== null ? why.plainRank - place - 1 : -1;
       if (up > most) [best, most] = [item, up];

@@ -1,4 +1,4 @@
-"""docs/serving.md is run, its Python and its curl, against a server with the index that it makes."""
+"""docs/serving.md is run, its Python and its curl, by a server with the index that it makes."""
 
 import json
 import re

@@ -2,6 +2,7 @@
 
     python bench/serving.py [--data fashion] [--seconds 5] [--no-record]
     python bench/serving.py --soak 600 [--no-record]
+    python bench/serving.py --memory [--no-record]
 
 ``hybrid-gpu serve`` on one index, with micro-batching and without, asked by 1, 8 and 64 clients at
 the same time, each of which sends its next request when it has the answer to the last: one query in
@@ -10,8 +11,10 @@ many threads as the machine has cores; the ratio is to the better of the two. Th
 in turns, and the clients run on the same machine. Beside every speed: the part of the best 10 that
 a search in Python finds too, and how far scores are apart.
 
-``--soak`` is the other question: do memory and answers stay as they are? 16 clients send requests
-of all kinds, a third of them wrong on purpose, for so many seconds.
+``--soak`` is another question: do memory and answers stay as they are? 16 clients send requests of
+all kinds, some of them wrong on purpose, for so many seconds. ``--memory``: how much memory do
+several processes take that map the same index, all of them asked before? Resident memory counts
+what they share once for each; the proportional one counts it once.
 """
 
 from __future__ import annotations
@@ -26,7 +29,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -51,6 +54,7 @@ def main(
     items: Annotated[int, typer.Option(help="Items of the clusters.")] = 50_000,
     seconds: Annotated[float, typer.Option(help="Seconds of each of three turns.")] = 5.0,
     soak: Annotated[float, typer.Option(help="Seconds of mixed requests, and nothing else.")] = 0,
+    memory: Annotated[bool, typer.Option("--memory", help="Memory of processes only.")] = False,
     method: Annotated[list[str] | None, typer.Option(help="Methods; auto and hybrid.")] = None,
     recorded: Annotated[bool, typer.Option("--record/--no-record")] = True,
 ) -> None:
@@ -63,6 +67,9 @@ def main(
         if soak:
             rows, more = soaked(Path(folder) / "index", index, queries, soak)
             question, settings["seconds"] = "serving_soak", soak
+        elif memory:
+            rows, more = shared_memory(Path(folder) / "index", index), {}
+            question = "serving_memory"
         else:
             names = tuple(method or METHODS)
             rows, more = compared(Path(folder) / "index", index, queries, names, seconds), {}
@@ -255,47 +262,51 @@ def summed_up(runs: dict[str, list[Run]], expected: hg.Ranking) -> dict[str, Any
         "requests/s": best["together"].rate,
         "p50 (ms)": milliseconds(best["together"], 50),
         "p99 (ms)": milliseconds(best["together"], 99),
-        "alone requests/s": best["alone"].rate,
-        "threads requests/s": best["threads"].rate,
-        "alone p50 (ms)": milliseconds(other, 50),
-        "alone p99 (ms)": milliseconds(other, 99),
+        "without batching: requests/s": best["alone"].rate,
+        "on threads": best["threads"].rate,
+        "better one's p50 (ms)": milliseconds(other, 50),
+        "better one's p99 (ms)": milliseconds(other, 99),
         "ratio": best["together"].rate / other.rate,
         "agreement@10": float(np.mean(overlap)),
         "scores apart": apart,
     }
 
 
-Check = Callable[[int, bytes], bool]
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A request of the soak, and what its answer should be."""
+
+    kind: str
+    sent: bytes
+    status: int = 200
+    shape: tuple[int, int] = (0, 0)
+
+    def right(self, status: int, body: bytes) -> bool:
+        if status != self.status:
+            return False
+        ids = json.loads(body)["ids"] if status == 200 else []
+        return status != 200 or (len(ids), len(ids[0])) == self.shape
 
 
-def mixture(queries: np.ndarray, n: int) -> list[tuple[str, bytes, Check]]:
-    """Requests of all kinds: a name, what is sent, and whether an answer is as it should be."""
+def mixture(queries: np.ndarray, n: int) -> list[Asked]:
+    """Requests of all kinds."""
 
-    def good(name: str, path: str, fields: dict[str, Any]) -> tuple[str, bytes, Check]:
-        rows = len(fields.get("queries", fields.get("ids")))
-        k = fields["k"]
+    def good(kind: str, path: str, fields: dict[str, Any]) -> Asked:
+        shape = (len(fields.get("queries", fields.get("ids"))), fields["k"])
+        return Asked(kind, message("POST", path, json.dumps(fields).encode()), shape=shape)
 
-        def right(status: int, body: bytes) -> bool:
-            if status != 200:
-                return False
-            ids = json.loads(body)["ids"]
-            return len(ids) == rows and all(len(one) == k for one in ids)
-
-        return name, message("POST", path, json.dumps(fields).encode()), right
-
-    def bad(
-        name: str, path: str, body: bytes, status: int, kind: str = "application/json"
-    ) -> tuple[str, bytes, Check]:
-        return name, message("POST", path, body, kind), lambda got, _: got == status
+    def bad(kind: str, path: str, body: bytes, status: int, form: str = "") -> Asked:
+        return Asked(kind, message("POST", path, body, form or "application/json"), status)
 
     found = [good("search", "/search", {"queries": [one], "k": K}) for one in queries[:32].tolist()]
+    one, few = queries[:1].tolist(), queries[:20].tolist()
     found += [
-        good("batch", "/search", {"queries": queries[:20].tolist(), "k": 50}),
-        good("hybrid", "/search", {"queries": queries[:1].tolist(), "k": K, "method": "hybrid"}),
-        good("alpha", "/search", {"queries": queries[:1].tolist(), "k": K, "alpha": 0.8}),
+        good("batch", "/search", {"queries": few, "k": 50}),
+        good("hybrid", "/search", {"queries": one, "k": K, "method": "hybrid"}),
+        good("alpha", "/search", {"queries": one, "k": K, "alpha": 0.8}),
         *(
-            good("items", "/search_items", {"ids": [one], "k": K, "exclude": [one, 0]})
-            for one in range(0, n, n // 16)
+            good("items", "/search_items", {"ids": [item], "k": K, "exclude": [item, 0]})
+            for item in range(0, n, n // 16)
         ),
         good("sets", "/search_items", {"ids": [[1, 2, 3]], "weights": [[1, 0.5, -0.2]], "k": K}),
         good("rerank", "/rerank", {"ids": [[5, 6, 7]], "similarities": [[0.9, 0.8, 0.7]], "k": K}),
@@ -316,28 +327,77 @@ def soaked(
     folder: Path, index: hg.DiffusionIndex, queries: np.ndarray, seconds: float
 ) -> tuple[list[dict[str, Any]], dict[str, Any]]:
     """Mixed requests for a long time: what was answered, and the server's memory on the way."""
+    requests = mixture(queries, index.n)
     with serving(folder) as server:
-        outcome = asyncio.run(soak_clients(server, mixture(queries, index.n), seconds))
+        outcome = asyncio.run(soak_clients(server, requests, seconds))
         after = [server.resident()]
     memory = outcome["memory"] + after
     settled = memory[len(memory) // 5 :]
-    rows = [
-        {"kind": kind, "requests": count, "wrong answers": outcome["wrong"].get(kind, 0)}
-        for kind, count in sorted(outcome["sent"].items())
-    ]
     drift = float(np.polyfit(np.arange(len(settled)), settled, 1)[0] * len(settled))
-    more = {
-        "resident MB": [round(one, 1) for one in memory],
-        "drift MB": round(drift, 2),
-        "failed good requests": sum(outcome["wrong"].values()),
+    good, bad = (
+        {one.kind for one in requests if (one.status == 200) == wanted} for wanted in (True, False)
+    )
+    sent, wrong = outcome["sent"], outcome["wrong"]
+    told = {
+        "good requests": sum(sent[kind] for kind in good),
+        "good requests that failed": sum(wrong[kind] for kind in good),
+        "wrong requests": sum(sent[kind] for kind in bad),
+        "wrong requests that were not refused as they should be": sum(wrong[kind] for kind in bad),
+        "resident memory after a fifth of the time (MB)": settled[0],
+        "resident memory at the end (MB)": memory[-1],
+        "drift of the memory since (MB)": drift,
     }
-    print(more)
-    return rows, more
+    more = {"resident MB": memory, "sent": dict(sent), "wrong": dict(wrong)}
+    return [{"what": what, "value": value} for what, value in told.items()], more
 
 
-async def soak_clients(
-    server: Server, requests: list[tuple[str, bytes, Check]], seconds: float
-) -> dict[str, Any]:
+def shared_memory(folder: Path, index: hg.DiffusionIndex) -> list[dict[str, Any]]:
+    """What processes that share an index hold, after each of them was asked."""
+    rows = []
+    for processes in (1, 2, 4):
+        with serving(folder, "--processes", str(processes)) as server:
+            answering = asyncio.run(all_asked(server, processes, index.n))
+        rows.append(
+            {
+                "processes": processes,
+                "index (MB)": sum(index.memory.values()) / 1e6,
+                "resident, added up (MB)": sum(one[0] for one in answering),
+                "proportional, added up (MB)": sum(one[1] for one in answering),
+            }
+        )
+    return rows
+
+
+async def all_asked(server: Server, processes: int, n: int) -> list[tuple[float, float]]:
+    """Resident and proportional megabytes of each process, when all are warm and were asked."""
+    ready = False
+    while not ready:
+        client = await Client.connected(server.port)
+        _, text = await client.ask(message("GET", "/metrics"))
+        client.close()
+        ready = f"hybrid_gpu_ready {processes}\n".encode() in text
+    for number in range(50 * processes):  # a new connection each: any process may take it
+        client = await Client.connected(server.port)
+        fields = {"ids": [number * 97 % n], "k": K}
+        await client.ask(message("POST", "/search_items", json.dumps(fields).encode()))
+        client.close()
+    children = Path(f"/proc/{server.process}/task/{server.process}/children").read_text().split()
+    workers = [
+        child for child in children if "spawn_main" in Path(f"/proc/{child}/cmdline").read_text()
+    ]
+    return [smaps(worker) for worker in workers if processes > 1] or [smaps(str(server.process))]
+
+
+def smaps(process: str) -> tuple[float, float]:
+    text = Path(f"/proc/{process}/smaps_rollup").read_text()
+    resident, proportional = (
+        int(re.search(rf"^{name}:\s+(\d+) kB", text, re.MULTILINE)[1]) / 1000
+        for name in ("Rss", "Pss")
+    )
+    return resident, proportional
+
+
+async def soak_clients(server: Server, requests: list[Asked], seconds: float) -> dict[str, Any]:
     sent: Counter[str] = Counter()
     wrong: Counter[str] = Counter()
     memory: list[float] = []
@@ -347,16 +407,16 @@ async def soak_clients(
         rng = np.random.default_rng([SEED, number])
         connection = await Client.connected(server.port)
         while time.perf_counter() < end:
-            name, request, right = requests[rng.integers(len(requests))]
+            asked = requests[rng.integers(len(requests))]
+            status = 0
             try:
-                status, body = await connection.ask(request)
-                failed = not right(status, body)
+                status, body = await connection.ask(asked.sent)
+                failed = not asked.right(status, body)
             except (OSError, asyncio.IncompleteReadError):
                 # A server that refuses a body before it has come may close the connection.
-                failed = name != "large"
-                status = 0
-            sent[name] += 1
-            wrong[name] += failed
+                failed = asked.kind != "large"
+            sent[asked.kind] += 1
+            wrong[asked.kind] += failed
             if status in (0, 413) or rng.random() < 0.01:
                 connection.close()
                 connection = await Client.connected(server.port)

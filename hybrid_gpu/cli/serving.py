@@ -75,19 +75,19 @@ def serve(
         cors_origins=tuple(cors_origin or ()),
     )
     launch = running.Launch(os.path.abspath(index), backend, chosen)
-    listening = running.bound(host, port)
-    # Several processes open the index anew: this one only finds out if they can.
-    app = running.launched_app(launch) if processes == 1 else None
-    items = len(running.opened_index(launch.folder, backend) if app is None else _index(app))
-    shown = f"[{host}]" if ":" in host else host
-    where = f"http://{shown}:{listening.getsockname()[1]}"
-    typer.echo(f"{items} items at {where}; what can be asked: {where}/docs", err=True)
-    if token is None and host not in _OWN_ADDRESS:
-        typer.echo("warning: no token: whoever reaches this address can search.", err=True)
-    if app is None:
-        running.run_processes(launch, listening, processes)
-    else:
-        running.run(app, listening, chosen)
+    with running.bound(host, port) as listening:
+        # Several processes open the index anew: this one only finds out if they can.
+        app = running.launched_app(launch) if processes == 1 else None
+        items = len(running.opened_index(launch.folder, backend) if app is None else _index(app))
+        shown = f"[{host}]" if ":" in host else host
+        where = f"http://{shown}:{listening.getsockname()[1]}"
+        typer.echo(f"{items} items at {where}; what can be asked: {where}/docs", err=True)
+        if token is None and host not in _OWN_ADDRESS:
+            typer.echo("warning: no token: whoever reaches this address can search.", err=True)
+        if app is None:
+            running.run_processes(launch, listening, processes)
+        else:
+            running.run(app, listening, chosen)
 
 
 def _index(app: Any) -> Any:

@@ -36,6 +36,8 @@ FIELDS: Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "search_items": (("ids", "weights"), (*_OPTIONS, "shortlist")),
 }
 DEFAULT_K = 100
+# Options that are integers; JSON does not tell 3 and 3.0 apart.
+_COUNTS = ("k", "steps", "query_neighbors", "shortlist")
 # Lists of items up to this length become a row for each query: requests whose lists differ can be
 # solved together. Longer ones are a mask, and join only requests with the same one.
 _SHORT_LIST = 256
@@ -78,6 +80,7 @@ def question_of(
     fields = _known(endpoint, fields)
     arrays, names = FIELDS[endpoint]
     options = {name: fields[name] for name in names if name in fields}
+    options.update({name: _whole(options[name]) for name in _COUNTS if name in options})
     metric = options.pop("metric", "cosine")
     options["k"] = _checked_k(options.get("k", min(DEFAULT_K, settings.max_k)), state.n, settings)
     _limit_work(options, state, settings)
@@ -127,7 +130,7 @@ def _known(endpoint: str, fields: Mapping[str, Any]) -> dict[str, Any]:
 def _checked_k(k: Any, n: int, settings: ServerSettings) -> int:
     if min(check_count(k, "k"), n) > settings.max_k:
         raise Refusal(
-            413,
+            400,
             f"k must be at most {settings.max_k}; got {shown(k)}.",
             "Ask for fewer results, or start the server with --max-k.",
         )
@@ -139,7 +142,7 @@ def _limit_work(options: dict[str, Any], state: IndexState, settings: ServerSett
     steps, alpha = options.get("steps"), options.get("alpha")
     if steps is not None and check_count(steps, "steps", low=0) > settings.max_steps:
         raise Refusal(
-            413,
+            400,
             f"steps must be at most {settings.max_steps}; got {shown(steps)}.",
             "Ask for fewer.",
         )
@@ -157,7 +160,7 @@ def _checked_count(values: Any, name: str, settings: ServerSettings) -> int:
     count = len(values)
     if count > settings.max_queries:
         raise Refusal(
-            413,
+            400,
             f"a request must have at most {settings.max_queries} queries; got {count}.",
             "Send several requests, or start the server with --max-queries.",
         )
@@ -165,7 +168,7 @@ def _checked_count(values: Any, name: str, settings: ServerSettings) -> int:
         longest = max((len(row) for row in values if hasattr(row, "__len__")), default=0)
         if longest > settings.max_list:
             raise Refusal(
-                413,
+                400,
                 f"a query must name at most {settings.max_list} items; got {longest}.",
                 "Send the best of them.",
             )
@@ -176,7 +179,7 @@ def _checked_count(values: Any, name: str, settings: ServerSettings) -> int:
 def _check_cells(rows: int, longest: int, name: str) -> None:
     if rows * longest > _MOST_CELLS:
         raise Refusal(
-            413,
+            400,
             f"{name} must have at most {_MOST_CELLS} entries with every row as long as the "
             f"longest; got {rows} rows of up to {longest}.",
             "Send several requests.",
@@ -190,7 +193,17 @@ def _expansion(given: Any) -> Expansion:
             f"expansion must be an object; got {shown(given)}.",
             'Send {"neighbors": 10, "alpha": 3}.',
         )
-    return Expansion(**given)
+    return Expansion(**{name: _whole(value) for name, value in given.items()})
+
+
+def _whole(value: Any) -> Any:
+    """An integer that was written as a float; anything else as it is."""
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+def _whole_list(values: list[Any]) -> list[Any]:
+    """A list, and lists in it, with integers for floats that are whole."""
+    return [_whole_list(one) if isinstance(one, list) else _whole(one) for one in values]
 
 
 def _as_array(value: Any, name: str, state: IndexState) -> Any:
@@ -205,9 +218,11 @@ def _as_array(value: Any, name: str, state: IndexState) -> Any:
         raise Refusal(400, f"{name} must not be empty.")
     if name in ("queries", "similarities"):
         return _matrix(value, name)
-    if name == "weights" or state.keys is not None:
+    if name == "weights":
         return value
-    return _ids(value, name)
+    if state.keys is not None:
+        return value if state.keys.text else _whole_list(value)
+    return _ids(_whole_list(value), name)
 
 
 def _matrix(rows: list[Any], name: str) -> NDArray[np.float64]:
@@ -248,6 +263,7 @@ def _filter(given: Any, name: str) -> Any:
         return given[None] if short and given.size else given
     if not isinstance(given, list):
         raise Refusal(400, f"{name} must be a list of items; got {shown(given)}.")
+    given = _whole_list(given)
     if any(isinstance(one, list) for one in given):
         longest = max(len(one) if isinstance(one, list) else 1 for one in given)
         _check_cells(len(given), longest, name)

@@ -8,10 +8,10 @@ import pytest
 pytest.importorskip("starlette")
 pytest.importorskip("httpx")
 
-from conftest import TOLERANCE  # noqa: E402
-from serve_client import JSON, NPY, NPZ, LiveApp, npy, npz, planted  # noqa: E402
+from conftest import TOLERANCE
+from serve_client import JSON, NPY, NPZ, LiveApp, npy, npz, planted
 
-import hybrid_gpu as hg  # noqa: E402
+import hybrid_gpu as hg
 
 ITEMS, QUERIES = planted()
 NAMES = [f"item {number}" for number in range(len(ITEMS))]
@@ -123,6 +123,14 @@ def test_integers_are_numbers(server, index):
     vector = [1, 0, 2, 0, 0, 0, 0, 1]
     ranking = index.search(np.array([vector], float), k=3)
     same(server.post("/search", {"queries": [vector], "k": 3}), ranking)
+
+
+def test_whole_numbers_are_integers(server, index):
+    fields = {"ids": [5.0, 7], "k": 4.0, "exclude": [3.0], "steps": 3.0}
+    same(
+        server.post("/search_items", fields),
+        index.search_items([5, 7], k=4, exclude=[3], steps=3),
+    )
 
 
 def test_arrays_are_taken_as_bodies(server, index):

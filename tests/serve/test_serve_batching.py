@@ -13,16 +13,16 @@ import pytest
 pytest.importorskip("starlette")
 pytest.importorskip("httpx")
 
-from conftest import TOLERANCE  # noqa: E402
-from serve_client import LiveApp, planted  # noqa: E402
+from conftest import TOLERANCE
+from serve_client import LiveApp, planted
 
-import hybrid_gpu as hg  # noqa: E402
-from hybrid_gpu.errors import ConvergenceError  # noqa: E402
-from hybrid_gpu.index.search import ranked  # noqa: E402
-from hybrid_gpu.serve.batching import Batcher  # noqa: E402
-from hybrid_gpu.serve.questions import question_of  # noqa: E402
-from hybrid_gpu.serve.refusals import Refusal  # noqa: E402
-from hybrid_gpu.serve.settings import ServerSettings  # noqa: E402
+import hybrid_gpu as hg
+from hybrid_gpu.errors import ConvergenceError
+from hybrid_gpu.index.search import ranked
+from hybrid_gpu.serve.batching import Batcher
+from hybrid_gpu.serve.questions import question_of
+from hybrid_gpu.serve.refusals import Refusal
+from hybrid_gpu.serve.settings import ServerSettings
 
 ITEMS, QUERIES = planted()
 INDEX = hg.build_index(ITEMS, neighbors=6, backend="numpy")

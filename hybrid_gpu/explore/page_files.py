@@ -7,7 +7,10 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-PAGE = ("index.html", "style.css", "icon.svg", "source.js", "items.js", "drawing.js", "app.js")
+PAGE = (
+    *("index.html", "style.css", "icon.svg"),
+    *("source.js", "items.js", "drawing.js", "npy.js", "app.js"),
+)
 _MEDIA_TYPES = {".html": "text/html", ".css": "text/css", ".js": "text/javascript"} | {
     ".svg": "image/svg+xml"
 }

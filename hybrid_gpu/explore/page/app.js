@@ -180,7 +180,8 @@
 
   function render() {
     const about = answer.query;
-    at("asked-thumb").replaceChildren(thumbnail(about, "large") || (answer.query.item === null ? sign("?", "large") : ""));
+    const shown = thumbnail(about, "large") || (answer.query.item === null ? sign("?", "large") : null);
+    at("asked-thumb").replaceChildren(...(shown ? [shown] : []));
     at("asked-title").textContent = about.label;
     at("asked-text").textContent = about.text || "";
     for (const which of ["plain", "diffused"]) fill(which);
@@ -260,6 +261,7 @@
     const why = chosen === null ? undefined : answer.why[chosen];
     at("graph").hidden = !why;
     at("hit-key").hidden = answer.query.item !== null;
+    at("number-key").hidden = Object.values(answer.items).some((one) => one.picture);
     if (!why) {
       at("reason").replaceChildren(element("p", { class: "empty" }, "There is no result to explain."));
       at("drawing").replaceChildren();
@@ -312,9 +314,10 @@
   }
 
   function chain(path) {
-    const made = element("ol", { class: "chain" });
+    const pictures = path.items.some((item) => answer.items[item].picture);
+    const made = element("ol", { class: pictures ? "chain" : "chain lines" });
     const start = answer.query.item === null;
-    if (start) made.append(element("li", { class: "start" }, thumbnail(answer.query, "query") || sign("?", "query"), element("span", { class: "label" }, "query")));
+    if (start) made.append(element("li", { class: "start" }, thumbnail(answer.query, "query") || sign("", "query"), element("span", { class: "label" }, "query")));
     path.items.forEach((item, place) => {
       const about = answer.items[item];
       const weight = place ? path.weights[place - 1] : null;
@@ -323,7 +326,7 @@
         made.append(element("li", { class: "step", "aria-label": what, title: what }, element("span", { class: "arrow", "aria-hidden": "true" }), element("span", { class: "small quiet" }, place ? number(weight) : "hit")));
       }
       const kind = item === answer.query.item ? "query" : place === 0 ? "hit" : item === chosen ? "goal" : "";
-      made.append(element("li", { "aria-label": said(about), title: said(about) }, thumbnail(about, kind) || sign("●", kind), element("span", { class: "label", dir: "auto" }, about.text && about.picture ? about.text : about.label)));
+      made.append(element("li", { "aria-label": said(about), title: said(about) }, thumbnail(about, kind) || sign("", kind), element("span", { class: "label", dir: "auto" }, about.text || about.label)));
     });
     return made;
   }
@@ -404,31 +407,9 @@
 
   let rows = null;
 
-  // The rows of a .npy file (format 1 to 3) of float32 or float64.
-  function readNpy(buffer) {
-    const bytes = new Uint8Array(buffer);
-    const view = new DataView(buffer);
-    const magic = [0x93, 0x4e, 0x55, 0x4d, 0x50, 0x59];
-    if (!magic.every((byte, place) => bytes[place] === byte)) throw new explorer.Refused("Not a .npy file. Write one with numpy.save.");
-    const wide = bytes[6] > 1;
-    const length = wide ? view.getUint32(8, true) : view.getUint16(8, true);
-    const begin = (wide ? 12 : 10) + length;
-    const head = new TextDecoder("latin1").decode(bytes.subarray(wide ? 12 : 10, begin));
-    const kind = (/'descr': '([^']*)'/.exec(head) || [])[1];
-    const shape = ((/'shape': \(([^)]*)\)/.exec(head) || [])[1] || "").split(",").map((one) => one.trim()).filter(Boolean).map(Number);
-    const size = { "<f4": 4, "<f8": 8 }[kind];
-    if (!size || /'fortran_order': True/.test(head) || shape.length < 1 || shape.length > 2) {
-      throw new explorer.Refused("The file must hold a vector, or one in each row, in float32 or float64: numpy.save(file, x.astype('float32')).");
-    }
-    const [count, width] = shape.length === 2 ? shape : [1, shape[0]];
-    if (begin + count * width * size > buffer.byteLength) throw new explorer.Refused("The .npy file is cut short.");
-    const read = size === 4 ? (place) => view.getFloat32(place, true) : (place) => view.getFloat64(place, true);
-    return { count, row: (r) => Array.from({ length: width }, (_, c) => read(begin + size * (r * width + c))) };
-  }
-
   async function take(file) {
     try {
-      rows = readNpy(await file.arrayBuffer());
+      rows = explorer.readNpy(await file.arrayBuffer());
       at("rows").hidden = rows.count < 2;
       at("rows-of").textContent = `of ${rows.count} in ${file.name}`.slice(0, 80);
       at("row").max = rows.count - 1;

@@ -42,7 +42,7 @@ explorer.drawing = (() => {
     const group = shape("g", { class: `node ${role}`, transform: `translate(${x} ${y})` });
     const title = shape("title", {});
     title.textContent = item < 0 ? "the query" : explorer.items.said(about);
-    const round = shape("circle", { r: RADIUS, class: "disc" });
+    const round = shape("circle", { r: RADIUS, class: about.picture ? "disc paper" : "disc" });
     group.append(title, round);
     if (about.picture) {
       const side = RADIUS * 1.36;
@@ -56,7 +56,9 @@ explorer.drawing = (() => {
       group.append(image);
     } else {
       const mark = shape("text", { class: item < 0 ? "mark" : "mark small", "text-anchor": "middle", dy: "0.36em" });
-      mark.textContent = item < 0 ? "?" : Array.from(about.label.replace(/^#/, "")).slice(0, 5).join("");
+      // Its place: of a key, only some letters would fit, and those of many are the same.
+      const place = answer.diffused.findIndex(([one]) => one === item);
+      mark.textContent = item < 0 ? "?" : place < 0 ? "" : place + 1;
       group.append(mark);
     }
     if (item === chosen) group.append(shape("circle", { r: RADIUS + 7, class: "ring" }));

@@ -22,6 +22,8 @@ _MOST_VISITS = 20_000
 # Items of a drawing: more cannot be told apart.
 _MOST_DRAWN = 40
 _LONGEST_TITLE = 200
+# Methods whose scores are those that are explained; others have scores of their own.
+_DIFFUSION = ("temporal", "hybrid", "local", "precomputed")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -81,7 +83,7 @@ def answer(collection: Collection, question: PageQuestion) -> dict[str, Any]:
         "settings": {
             "alpha": every[0].alpha if every else question.alpha or collection.index.alpha,
             "method": diffused.report.method,
-            "exact": METHODS[diffused.report.method].exact,
+            "exact": diffused.report.method in _DIFFUSION,
             "k": question.k,
         },
         "plain": _rows(plain),

@@ -9,7 +9,7 @@ from typing import Any
 
 PAGE = (
     *("index.html", "style.css", "icon.svg"),
-    *("source.js", "items.js", "drawing.js", "npy.js", "app.js"),
+    *("source.js", "items.js", "drawing.js", "reason.js", "npy.js", "app.js"),
 )
 _MEDIA_TYPES = {".html": "text/html", ".css": "text/css", ".js": "text/javascript"} | {
     ".svg": "image/svg+xml"

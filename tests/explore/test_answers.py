@@ -97,6 +97,14 @@ def test_filters_leave_what_they_allow(index):
         assert found["why"] == {}
 
 
+def test_lists_by_other_methods_are_told_from_diffusion(rng):
+    vectors = clustered_vectors(rng, n=70)
+    index = hg.build_index(vectors, neighbors=5, basis="eigen", rank=8, backend="numpy")
+    for method, exact in (("auto", True), ("temporal", True), ("fsr", False), ("alpha-qe", False)):
+        found = answer(Collection(index), PageQuestion(item=5, method=method))
+        assert found["settings"]["exact"] == exact
+
+
 def test_data_never_end_a_script_or_a_tag():
     index, _ = hostile_index()
     collection = Collection(index, texts=texts())

@@ -9,6 +9,7 @@ import re
 import shutil
 import subprocess
 import sys
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -102,12 +103,21 @@ def server(tmp_path_factory):
     (place / "texts.txt").write_text("\n".join(lines), encoding="utf-8", newline="\n")
     np.save(place / "queries.npy", vectors[:3].astype(np.float32))
     np.save(place / "wrong.npy", np.ones(5, np.float32))
-    command = [sys.executable, "-m", "hybrid_gpu.cli", "explore", place / "index", "--live"]
-    command += ["--texts", place / "texts.txt", "--port", "0"]
-    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as running:
-        line = running.stderr.readline()
+    command = ["explore", place / "index", "--live", "--texts", place / "texts.txt", "--port", "0"]
+    with told_by(command) as line:
         yield re.search(r"http://\S+/explore/page/", line).group(), place
-        running.terminate()
+
+
+@contextmanager
+def told_by(command, **variables):
+    """The first line of a command of ours that runs on, until it is not needed any more."""
+    words = [sys.executable, "-m", "hybrid_gpu.cli", *map(str, command)]
+    environment = {**os.environ, **variables}
+    with subprocess.Popen(words, stderr=subprocess.PIPE, text=True, env=environment) as running:
+        try:
+            yield running.stderr.readline()
+        finally:
+            running.terminate()
 
 
 def opened(page, address):
@@ -340,3 +350,18 @@ def test_a_result_becomes_the_next_query(page, server):
     item = rows(page, "diffused")[2]
     page.get_by_role("button", name="Search from here").click()
     until(page, f"location.hash === '#{item}'")
+
+
+def test_a_server_with_a_token_asks_for_it(page, server):
+    command = ["serve", server[1] / "index", "--port", "0"]
+    with told_by(command, HYBRID_GPU_TOKEN="open") as line:
+        page.goto(re.search(r"http://[\w.:]+", line).group() + "/explore")
+        page.wait_for_selector("#token:not([hidden])")
+        assert page.locator("#diffused li").count() == 0
+        page.fill("#token-text", "wrong")
+        page.keyboard.press("Enter")
+        page.wait_for_selector("#token:not([hidden])")
+        page.fill("#token-text", "open")
+        page.keyboard.press("Enter")
+        page.wait_for_selector("#diffused li")
+        page.complaints.clear()  # the browser's own word of what was refused

@@ -2,7 +2,7 @@
 "use strict";
 
 (() => {
-  const { element, thumbnail, sign, name, said, percent, number } = explorer.items;
+  const { element, thumbnail, sign, name, said } = explorer.items;
   const at = (id) => document.getElementById(id);
   const PAUSE = 150; // milliseconds after the last keystroke or move of a slider
 
@@ -58,7 +58,7 @@
       at("attribution").hidden = false;
     }
     if (explorer.live) openControls();
-    list(told.queries.map((query, place) => ({ ...query, number: place })), told.count);
+    list(numbered(), told.count);
     const wanted = choices.find((one) => address(one) === location.hash) || choices[told.first || 0];
     if (wanted) ask(wanted);
     else at("status").textContent = "There are no queries.";
@@ -82,6 +82,8 @@
   }
 
   // ------------------------------------------------------------------------- the queries
+
+  const numbered = () => told.queries.map((query, place) => ({ ...query, number: place }));
 
   function list(found, count) {
     choices = found;
@@ -114,8 +116,7 @@
       return;
     }
     const wanted = words.toLowerCase();
-    const numbered = told.queries.map((query, place) => ({ ...query, number: place }));
-    list(numbered.filter((one) => `${one.label} ${one.text || ""}`.toLowerCase().includes(wanted)));
+    list(numbered().filter((one) => `${one.label} ${one.text || ""}`.toLowerCase().includes(wanted)));
   }
 
   // ------------------------------------------------------------------------- a question
@@ -268,79 +269,26 @@
       at("more").replaceChildren();
       return;
     }
-    const about = answer.items[chosen];
-    const best = why.paths[0];
-    at("reason").replaceChildren(
-      element("div", { class: "subject" }, thumbnail(about, "large"), element("div", {}, name(about), places(why), from(about))),
-      ...(why.reached ? reached(why, best) : [element("p", {}, "Diffusion does not reach this item: no edges lead to it from a hit. It stands behind all that are reached, by its similarity.")]),
-      ...why.notes.filter(() => why.reached).map((note) => element("p", { class: "quiet small" }, `Note: ${note}.`)),
-    );
-    const several = why.reached && why.hits.length > 1;
-    at("more").replaceChildren(...(several ? [element("h3", {}, "What each hit gave"), shares(why)] : []));
-    at("drawing").replaceChildren(explorer.drawing.drawn(answer, chosen, best ? best.items : [], (item) => choose(item)));
-  }
-
-  function places(why) {
-    const plain = why.plainRank === null ? "no place" : `place ${why.plainRank.toLocaleString("en-US")}`;
-    const rank = why.rank === null ? "no place" : `place ${why.rank.toLocaleString("en-US")}`;
-    const likeness = why.similarity === null ? "" : ` (similarity ${number(why.similarity)})`;
-    return element("p", { class: "places" }, "By similarity ", element("strong", {}, plain), `${likeness}, after diffusion `, element("strong", {}, rank), ".");
+    const reason = explorer.reason(answer, chosen);
+    at("reason").replaceChildren(...reason.first(searchFromHere()));
+    at("more").replaceChildren(...reason.more());
+    const path = why.paths.length ? why.paths[0].items : [];
+    at("drawing").replaceChildren(explorer.drawing.drawn(answer, chosen, path, (item) => choose(item)));
   }
 
   // The item as the next query, where that can be answered.
-  function from(about) {
-    const next = explorer.live ? { ...about, item: chosen } : told.queries.map((query, place) => ({ ...query, number: place })).find((one) => one.item === chosen);
-    if (!next || chosen === answer.query.item) return null;
+  function next() {
+    if (chosen === answer.query.item) return null;
+    if (explorer.live) return { ...answer.items[chosen], item: chosen };
+    return numbered().find((one) => one.item === chosen) || null;
+  }
+
+  function searchFromHere() {
+    const query = next();
+    if (query === null) return null;
     const button = element("button", { type: "button", class: "plain-button" }, "Search from here");
-    button.addEventListener("click", () => { ask(next); window.scrollTo({ top: 0, behavior: "smooth" }); });
+    button.addEventListener("click", () => { ask(query); window.scrollTo({ top: 0, behavior: "smooth" }); });
     return button;
-  }
-
-  function reached(why, best) {
-    const parts = [];
-    if (best) {
-      parts.push(element("h3", {}, "The path that carried most"), chain(best));
-      const rest = best.items.length === 1
-        ? `It is a hit itself, which gave ${percent(best.share)} of its score. The rest came from others, and back to it along its neighbors.`
-        : `This path alone carried ${percent(best.share)} of the score, more than any other. The rest came along other walks.`;
-      parts.push(element("p", {}, rest));
-    }
-    if (why.paths.length > 1) {
-      const others = why.paths.slice(1).map((path) => element("div", { class: "other" }, chain(path), element("span", { class: "quiet small" }, percent(path.share))));
-      parts.push(element("details", {}, element("summary", {}, "The best paths from other hits"), ...others));
-    }
-    if (!answer.settings.exact) parts.push(element("p", { class: "quiet small" }, `Paths and shares are those of exact diffusion, to which ${answer.settings.method} comes close.`));
-    return parts;
-  }
-
-  function chain(path) {
-    const pictures = path.items.some((item) => answer.items[item].picture);
-    const made = element("ol", { class: pictures ? "chain" : "chain lines" });
-    const start = answer.query.item === null;
-    if (start) made.append(element("li", { class: "start" }, thumbnail(answer.query, "query") || sign("", "query"), element("span", { class: "label" }, "query")));
-    path.items.forEach((item, place) => {
-      const about = answer.items[item];
-      const weight = place ? path.weights[place - 1] : null;
-      if (place || start) {
-        const what = place ? `edge of weight ${weight}` : "a hit of the query";
-        made.append(element("li", { class: "step", "aria-label": what, title: what }, element("span", { class: "arrow", "aria-hidden": "true" }), element("span", { class: "small quiet" }, place ? number(weight) : "hit")));
-      }
-      const kind = item === answer.query.item ? "query" : place === 0 ? "hit" : item === chosen ? "goal" : "";
-      made.append(element("li", { "aria-label": said(about), title: said(about) }, thumbnail(about, kind) || sign("", kind), element("span", { class: "label", dir: "auto" }, about.text || about.label)));
-    });
-    return made;
-  }
-
-  function shares(why) {
-    const made = element("ul", { class: "shares" });
-    const sorted = [...why.hits].sort((one, other) => other[2] - one[2]);
-    for (const [item, likeness, share] of sorted) {
-      const bar = element("span", { class: "bar" });
-      bar.style.setProperty("--part", Math.min(1, Math.max(0, share)).toFixed(3));
-      const about = answer.items[item];
-      made.append(element("li", {}, thumbnail(about), name(about), element("span", { class: "share", title: `similarity to the query ${likeness}` }, percent(share)), bar));
-    }
-    return made;
   }
 
   // ------------------------------------------------------------------------- keys

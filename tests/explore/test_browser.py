@@ -175,6 +175,10 @@ def test_choosing_a_result_explains_it(page, digits):
     assert page.locator(".subject .label").inner_text() == label
     said = page.locator(".places").inner_text()
     assert "after diffusion place 16" in said
+    before = int(re.search(r"By similarity place ([\d,]+)", said).group(1).replace(",", ""))
+    badge = last.locator(".badge").inner_text()
+    arrow = "▲" if before > 16 else "▼"
+    assert badge == (f"{arrow} {abs(before - 16)}" if before != 16 else "=")
     assert page.locator("#drawing .ring").count() <= 1
     # By the drawing, too.
     page.locator("#drawing .node.open").first.click()

@@ -124,6 +124,16 @@ def test_ranks_are_those_of_a_search(backend, vectors):
         assert two.paths == () or two.paths[0].share == pytest.approx(one.paths[0].share)
 
 
+def test_of_equal_items_the_lower_id_has_the_better_rank(backend):
+    vectors = [[1.0, 0.0], [0.0, 1.0]] * 4
+    index = hg.build_index(vectors, neighbors=1, alpha=ALPHA, backend=backend)
+    order = index.search([[1.0, 0.0]], k=8, method="nn").ids[0].tolist()
+    assert order == [0, 2, 4, 6, 1, 3, 5, 7]
+    every = explain_items(index, Asked([1.0, 0.0]), range(8))
+    assert [one.plain_rank for one in every] == [order.index(item) + 1 for item in range(8)]
+    assert sorted(one.rank for one in every) == list(range(1, 9))
+
+
 def test_items_behind_every_reached_one_are_ranked_by_similarity(backend, rng):
     index = build(np.vstack([clustered_vectors(rng, n=40), -10 * np.ones((1, 8))]), backend)
     order = index.search(np.ones((1, 8)), k=41, accuracy=1e-12).ids[0].tolist()

@@ -8,8 +8,8 @@
 the same time, each of which sends its next request when it has the answer to the last: one query in
 JSON, the best 10 items back. Without batching, requests run one after the other, and also on as
 many threads as the machine has cores; the ratio is to the better of the two. The servers are asked
-in turns, and the clients run on the same machine. Beside every speed: the part of the best 10 that
-a search in Python finds too, and how far scores are apart.
+in turns, and the clients run on the same machine; the CPU time is the server's alone. Beside every
+speed: the part of the best 10 that a search in Python finds too, and how far scores are apart.
 
 ``--soak`` is another question: do memory and answers stay as they are? 16 clients send requests of
 all kinds, some of them wrong on purpose, for so many seconds. ``--memory``: how much memory do
@@ -96,6 +96,11 @@ class Server:
 
     port: int
     process: int
+
+    def processor_ms(self) -> int:
+        """Milliseconds of processor time that it has taken so far, by all of its threads."""
+        words = Path(f"/proc/{self.process}/stat").read_text().rpartition(")")[2].split()
+        return (int(words[11]) + int(words[12])) * 1000 // os.sysconf("SC_CLK_TCK")
 
     def resident(self) -> float:
         """Megabytes of memory that it holds now."""
@@ -198,9 +203,7 @@ def compared(
                         ("alone", alone),
                         ("threads", threads),
                     ):
-                        runs[name].append(
-                            asyncio.run(measured(server.port, requests, clients, seconds))
-                        )
+                        runs[name].append(asyncio.run(measured(server, requests, clients, seconds)))
                 row = {"method": expected.report.method, "clients": clients}
                 rows.append({**row, **summed_up(runs, expected)})
                 print(rows[-1])
@@ -209,21 +212,22 @@ def compared(
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Run:
-    """Answers of a turn, by query, and how long each took."""
+    """A turn: requests a second, seconds of each, CPU milliseconds of each, answers by query."""
 
     rate: float
     times: list[float]
+    processor: float
     answers: list[tuple[int, dict[str, Any]]]
 
 
-async def measured(port: int, requests: list[bytes], clients: int, seconds: float) -> Run:
+async def measured(server: Server, requests: list[bytes], clients: int, seconds: float) -> Run:
     """Clients that ask one request after the other."""
     times: list[float] = []
     raw: list[tuple[int, bytes]] = []
     end = time.perf_counter() + seconds
 
     async def client(number: int) -> None:
-        connection = await Client.connected(port)
+        connection = await Client.connected(server.port)
         asked = number * 7
         while time.perf_counter() < end:
             start = time.perf_counter()
@@ -235,10 +239,11 @@ async def measured(port: int, requests: list[bytes], clients: int, seconds: floa
             asked += 1
         connection.close()
 
-    start = time.perf_counter()
+    start, before = time.perf_counter(), server.processor_ms()
     await asyncio.gather(*(client(number) for number in range(clients)))
     rate = len(times) / (time.perf_counter() - start)
-    return Run(rate, times, [(query, json.loads(body)) for query, body in raw])
+    processor = (server.processor_ms() - before) / len(times)
+    return Run(rate, times, processor, [(query, json.loads(body)) for query, body in raw])
 
 
 def summed_up(runs: dict[str, list[Run]], expected: hg.Ranking) -> dict[str, Any]:
@@ -262,10 +267,12 @@ def summed_up(runs: dict[str, list[Run]], expected: hg.Ranking) -> dict[str, Any
         "requests/s": best["together"].rate,
         "p50 (ms)": milliseconds(best["together"], 50),
         "p99 (ms)": milliseconds(best["together"], 99),
+        "CPU (ms/request)": best["together"].processor,
         "without batching: requests/s": best["alone"].rate,
         "on threads": best["threads"].rate,
         "better one's p50 (ms)": milliseconds(other, 50),
         "better one's p99 (ms)": milliseconds(other, 99),
+        "better one's CPU (ms/request)": other.processor,
         "ratio": best["together"].rate / other.rate,
         "agreement@10": float(np.mean(overlap)),
         "scores apart": apart,

@@ -9,7 +9,7 @@ from hybrid_gpu.ranking.asking import requested
 from hybrid_gpu.ranking.methods import METHODS
 from hybrid_gpu.ranking.state import IndexState
 from hybrid_gpu.serve.bodies import NPY_TYPE, NPZ_TYPE
-from hybrid_gpu.serve.questions import DEFAULT_K, FIELDS
+from hybrid_gpu.serve.questions import DEFAULT_K, FIELDS, MOST_EXPANSION
 from hybrid_gpu.serve.refusals import JSON_TYPE, MEANINGS
 from hybrid_gpu.serve.settings import ServerSettings
 from hybrid_gpu.validation import METRICS
@@ -259,7 +259,7 @@ def _options(state: IndexState, settings: ServerSettings) -> Schema:
         "expansion": {
             "type": ["object", "null"],
             "properties": {
-                "neighbors": {"type": "integer", "minimum": 1},
+                "neighbors": {"type": "integer", "minimum": 1, "maximum": MOST_EXPANSION},
                 "alpha": {"type": "number", "minimum": 0},
             },
             "additionalProperties": False,

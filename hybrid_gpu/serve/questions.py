@@ -36,6 +36,8 @@ FIELDS: Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "search_items": (("ids", "weights"), (*_OPTIONS, "shortlist")),
 }
 DEFAULT_K = 100
+# Neighbors that alpha-qe adds to a query: their vectors are held side by side.
+MOST_EXPANSION = 256
 # Options that are integers; JSON does not tell 3 and 3.0 apart.
 _COUNTS = ("k", "steps", "query_neighbors", "shortlist")
 # Lists of items up to this length become a row for each query: requests whose lists differ can be
@@ -193,7 +195,10 @@ def _expansion(given: Any) -> Expansion:
             f"expansion must be an object; got {shown(given)}.",
             'Send {"neighbors": 10, "alpha": 3}.',
         )
-    return Expansion(**{name: _whole(value) for name, value in given.items()})
+    expansion = Expansion(**{name: _whole(value) for name, value in given.items()})
+    if expansion.neighbors > MOST_EXPANSION:
+        raise Refusal(400, f"expansion must be by at most {MOST_EXPANSION} neighbors.")
+    return expansion
 
 
 def _whole(value: Any) -> Any:

@@ -18,6 +18,7 @@ import hybrid_gpu as hg
 from hybrid_gpu.cli.serving import serve
 from hybrid_gpu.serve.app import create_app
 from hybrid_gpu.serve.counters import Counters
+from hybrid_gpu.serve.questions import MOST_EXPANSION
 from hybrid_gpu.serve.running import bound
 from hybrid_gpu.serve.settings import ServerSettings
 
@@ -72,6 +73,7 @@ def test_limits_are_those_of_the_page():
     assert settings.max_bodies == 256 << 20
     assert "take 256 MiB together" in PROSE
     assert f"at most {settings.max_list:,} items" in PROSE
+    assert f"expanded by at most {MOST_EXPANSION}," in PROSE
     assert f"at most {settings.max_steps} solver steps" in PROSE
     assert f"at most {settings.max_alpha} or" in PROSE
 

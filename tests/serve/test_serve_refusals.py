@@ -85,6 +85,7 @@ def refused(answer, status, *words):
         ({"queries": [VECTOR], "expansion": 3}, ["object"]),
         ({"queries": [VECTOR], "expansion": {"size": 3}}, ["object"]),
         ({"queries": [VECTOR], "expansion": {"neighbors": "x"}}, ["integer"]),
+        ({"queries": [VECTOR], "expansion": {"neighbors": 257}}, ["at most 256"]),
         ({"queries": [VECTOR], "sparsity": 2}, ["[0, 1)"]),
         ({"queries": [VECTOR], "sparsity": {}}, ["a number"]),
         ({"queries": [VECTOR], "allowed": 3}, ["list"]),

@@ -137,6 +137,19 @@ def test_queries_are_some(tmp_path, collection):
     assert sample_of(1, 1) == [0]
 
 
+def test_what_a_page_loads_first_does_not_grow_with_the_index(tmp_path, rng):
+    sizes = []
+    for n in (100, 4000):
+        index = hg.build_index(rng.standard_normal((n, 6)), neighbors=5, backend="numpy")
+        questions = [PageQuestion(item=item, k=5) for item in sample_of(100, 5)]
+        written = write_page(Collection(index), tmp_path / str(n), questions)
+        sizes.append(
+            [(written.folder / "data" / name).stat().st_size for name in ("start.js", "0.js")]
+        )
+    assert sizes[1][0] < sizes[0][0] + 50
+    assert sizes[1][1] < 2 * sizes[0][1]
+
+
 def explore(*arguments):
     return CliRunner().invoke(app, ["explore", *map(str, arguments)])
 

@@ -218,10 +218,12 @@ def _edges(collection: Collection, ids: Sequence[int]) -> list[list[Any]]:
     host = state.host_edges()
     known = np.array([item for item in ids if item >= 0], np.int64)
     number = {item: place for place, item in enumerate(ids)}
-    to_place = state.backend.to_numpy(state.numbering.places)
+    with state.backend.annotate("explore"):
+        asked = state.backend.asarray(known[None, :])
+        places = state.backend.to_numpy(state.numbering.to_places(asked, state.backend.xp))[0]
     edges = []
-    for item in known.tolist():
-        columns, weights = host.row(int(to_place[item]))
+    for item, place in zip(known.tolist(), places.tolist(), strict=True):
+        columns, weights = host.row(place)
         for other, weight in zip(host.names[columns].tolist(), weights.tolist(), strict=True):
             if item < other and other in number:
                 edges.append([number[item], number[other], _short(weight)])

@@ -70,7 +70,7 @@ def demo(
     if picture is not None:
         typer.echo(f"Picture: {picture}")
     typer.echo("Next, your own data: hybrid-gpu build descriptors.npy my-index")
-    typer.echo(f"Or see why each result is where it is: {EXPLORER_LINE}")
+    typer.echo(f"Or see why: {EXPLORER_LINE}")
 
 
 def _plain(name: str, measurement: Measurement) -> dict[str, Any]:

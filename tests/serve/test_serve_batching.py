@@ -129,18 +129,43 @@ def test_requests_of_several_queries_come_apart_again():
     gated(test)
 
 
+# Each of them alone makes another question of the same query.
+KINDS = [
+    {"k": 5},
+    {"k": 6},
+    {"alpha": 0.5},
+    {"method": "nn"},
+    {"min_score": 0.01},
+    {"steps": 3},
+    {"steps": 4},
+    {"accuracy": 1e-5},
+    {"rtol": 1e-5},
+    {"degree_correction": True},
+    {"query_neighbors": 2},
+    {"method": "alpha-qe"},
+    {"method": "alpha-qe", "expansion": {"neighbors": 2}},
+    {"method": "alpha-qe", "expansion": {"neighbors": 2, "alpha": 1.0}},
+    {"method": "truncated", "shortlist": 10},
+    {"method": "truncated", "shortlist": 20},
+    {"exclude": [1]},
+    {"allowed": list(range(20))},
+]
+
+
 def test_requests_with_other_options_wait_for_their_own_turn():
     async def test(batcher, solver):
         first = batcher.submit(vector(0), later())
         await solver.begun()
-        kinds = [{"k": 5}, {"k": 6}, {"alpha": 0.5}, {"method": "nn"}, {"min_score": 0.01}]
-        others = [batcher.submit(vector(1, **options), later()) for options in kinds * 2]
+        others = [batcher.submit(vector(1, **options), later()) for options in KINDS * 2]
         solver.gate.set()
         await asyncio.gather(first, *others)
         # In the order in which they came, two of each kind together.
-        assert solver.sizes == [1, 2, 2, 2, 2, 2]
-        for options, future in zip(kinds * 2, others, strict=True):
-            assert_same(future.result(), INDEX.search(QUERIES[1][None], **{"k": 5, **options}))
+        assert solver.sizes == [1] + len(KINDS) * [2]
+        for options, future in zip(KINDS * 2, others, strict=True):
+            called = {"k": 5, **options}
+            if "expansion" in called:
+                called["expansion"] = hg.Expansion(**called["expansion"])
+            assert_same(future.result(), INDEX.search(QUERIES[1][None], **called))
 
     gated(test)
 
@@ -161,15 +186,21 @@ def test_groups_take_turns():
 
 
 def test_small_request_does_not_wait_for_all_of_a_large_one():
+    rng = np.random.default_rng(41)
+    many, one = rng.standard_normal((72, 8)), rng.standard_normal((1, 8))
+
     async def test(batcher, solver):
-        large = batcher.submit(question(queries=np.tile(QUERIES, (8, 1)).tolist(), k=5), later())
+        large = batcher.submit(question(queries=many.tolist(), k=5), later())
         await solver.begun()
-        small = batcher.submit(vector(4), later())
+        small = batcher.submit(question(queries=one.tolist(), k=5), later())
         solver.gate.set()
         await small
         assert not large.done()
-        assert_same(small.result(), INDEX.search(QUERIES[4][None], k=5))
-        assert_same(await large, INDEX.search(np.tile(QUERIES, (8, 1)), k=5))
+        # It was in the very next batch, beside a part of the large one.
+        assert one.astype(np.float32)[0].tolist() in solver.batches[1].tolist()
+        assert solver.sizes[1] == 8
+        assert_same(small.result(), INDEX.search(one, k=5))
+        assert_same(await large, INDEX.search(many, k=5))
         assert max(solver.sizes) == 8
         assert sum(solver.sizes) == 73
 
@@ -423,7 +454,9 @@ def test_client_that_waits_too_long_is_told(monkeypatch):
     async def test():
         begun = asyncio.ensure_future(held.post())
         await held.solver.begun()
+        start = asyncio.get_running_loop().time()
         answers = await asyncio.gather(begun, held.post(k=4))
+        assert asyncio.get_running_loop().time() - start < 5  # a hundred times its time
         held.solver.gate.set()
         return answers
 

@@ -18,6 +18,7 @@ from starlette.responses import PlainTextResponse
 from starlette.routing import Route
 
 import hybrid_gpu as hg
+from hybrid_gpu.serve.questions import question_of
 from hybrid_gpu.serve.settings import ServerSettings
 
 ITEMS, QUERIES = planted()
@@ -341,6 +342,17 @@ def test_all_items_may_be_asked_for_where_they_are_few(index):
 def test_tolerance_that_is_missed_is_told(server):
     fields = {"queries": [VECTOR], "rtol": 1e-12, "k": 3}
     refused(server.post("/search", fields), 422, "did not reach rtol")
+
+
+def test_accuracy_takes_no_more_steps_than_are_allowed(index):
+    def steps(**options):
+        fields = {"queries": [VECTOR], "k": 3, **options}
+        return question_of("search", fields, index.state, SMALL).request.stop.steps
+
+    assert steps(accuracy=1e-12) == steps(rtol=1e-12) == SMALL.max_steps
+    assert steps(accuracy=1e-12, steps=3) == 3
+    assert steps() is None  # until the ranking is right
+    assert steps(accuracy="ranking") is None
 
 
 def test_pages_that_are_not_there_are_refused(server):

@@ -30,7 +30,8 @@ BOTTOM = (
 )
 # These need an optional package, and are imported when it is asked for.
 LATE = tuple(
-    f"hybrid_gpu.backends.{name}" for name in ("cupy_backend", "cuda", "device_speed", "devices")
+    f"hybrid_gpu.backends.{name}"
+    for name in ("cupy_backend", "cuda", "cuda_launch", "cuda_steps", "device_speed", "devices")
 )
 MOST_LINES = 400
 MOST_POSITIONAL = 6

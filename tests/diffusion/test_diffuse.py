@@ -9,7 +9,7 @@ from scipy.sparse.linalg import splu
 
 import hybrid_gpu as hg
 from hybrid_gpu import reference
-from hybrid_gpu.backends.protocol import Product
+from hybrid_gpu.backends.step_records import Product
 from hybrid_gpu.diffusion import conjugate_gradients as module
 from hybrid_gpu.diffusion.descent import Look
 from hybrid_gpu.diffusion.filters import as_filter

@@ -69,10 +69,3 @@ def dense_product(size: int, m: int, device: Device) -> float:
     """Seconds of a dense (size, size) matrix times (size, m)."""
     by_memory = _FLOAT * size * (size + 2 * m) / (STREAM * device.bandwidth)
     return max(by_memory, 2 * size**2 * m / (_PRODUCT * device.flops)) + GAP
-
-
-def top_k(n: int, m: int, device: Device, *, passes: int = 3) -> float:
-    """Seconds of the radix select: a block for each query, four loads of a thread under way."""
-    sectors = 32 * n * passes
-    per_block = 1024 * 4 * 32 / (device.latency[1] / device.clock)
-    return max(sectors / per_block, passes * cupy_pass(n, m, device)) * -(-m // (2 * device.sms))

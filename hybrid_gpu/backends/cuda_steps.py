@@ -10,7 +10,7 @@ import numpy as np
 from hybrid_gpu import kernels  # type: ignore[attr-defined]  # stands beside, see pyproject
 from hybrid_gpu.backends.cuda_launch import alignment, compiled, same_types
 from hybrid_gpu.backends.protocol import Array, Deflated
-from hybrid_gpu.backends.step_records import Columns, Moves, Product, Standing, Turn, Update
+from hybrid_gpu.backends.step_records import Course, Moves, Product, Standing, Turn, Update
 
 # Columns that a block of column_sums adds up, and threads for each.
 _SLICE, _LINES = 4, 128
@@ -40,7 +40,7 @@ def cg_pace(
     return Moves(step, moving, tickets)
 
 
-def cg_advance(columns: Columns, product: Array, moves: Moves, *, stop_early: bool) -> Columns:
+def cg_advance(columns: Course, product: Array, moves: Moves, *, stop_early: bool) -> Course:
     """A whole step in place by two kernels, the first of which also tells where columns are."""
     n, m = product.shape
     given = (product, columns.residual, columns.solution, columns.direction)
@@ -59,7 +59,7 @@ def cg_advance(columns: Columns, product: Array, moves: Moves, *, stop_early: bo
     kernel(grid, shape.block, (*sizes, *places, *state, *turn))
     kernel = compiled("cg_direction", "cg_solution", solution.dtype, defines=shape.defines)
     kernel(grid, shape.block, (*sizes, step, turn[0], residual, solution, direction))
-    return Columns(solution, residual, direction, Standing(*turn[1:]))
+    return Course(solution, residual, direction, Standing(*turn[1:]))
 
 
 def _tickets_of(values: Array) -> int:

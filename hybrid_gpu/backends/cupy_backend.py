@@ -31,7 +31,7 @@ from hybrid_gpu.backends.protocol import (
     SparseMatrix,
     TopK,
 )
-from hybrid_gpu.backends.step_records import Columns, Moves, Product, Standing, Turn, Update
+from hybrid_gpu.backends.step_records import Course, Moves, Product, Standing, Turn, Update
 from hybrid_gpu.errors import DeviceMismatchError
 
 # DLPack's numbers for memory of a CUDA device: kDLCUDA and kDLCUDAManaged.
@@ -109,6 +109,14 @@ class CupyBackend(GenericBackend):
             if self.engine == "own" and values.flags.c_contiguous:
                 return cuda.csr_spmm(matrix, cupy.ascontiguousarray(dense), taken_off=values)
             return super().subtract_spmm(values, matrix, dense)
+
+    def add_spmm(self, values: Array, matrix: SparseMatrix, dense: Array) -> Array:
+        with self.device:
+            if self.engine == "own" and values.flags.c_contiguous:
+                # All entries count as folded, and change their sign.
+                dense, folded = cupy.ascontiguousarray(dense), cuda.Folded(0, -1.0)
+                return cuda.csr_spmm(matrix, dense, taken_off=values, folded=folded)
+            return super().add_spmm(values, matrix, dense)
 
     def eigsh(self, matrix: SparseMatrix, k: int, start: HostArray) -> Eigenpairs:
         from cupyx.scipy.sparse.linalg import eigsh
@@ -250,8 +258,8 @@ class CupyBackend(GenericBackend):
             return cuda_steps.cg_turn(squared_norm, standing, moving, stop_early=stop_early)
 
     def cg_advance(
-        self, columns: Columns, product: Array, moves: Moves, *, stop_early: bool
-    ) -> Columns:
+        self, columns: Course, product: Array, moves: Moves, *, stop_early: bool
+    ) -> Course:
         with self.device:
             if moves.tickets is None or 0 in product.shape:
                 return super().cg_advance(columns, product, moves, stop_early=stop_early)

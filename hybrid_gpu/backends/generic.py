@@ -25,7 +25,7 @@ from hybrid_gpu.backends.protocol import (
     SparseMatrix,
     TopK,
 )
-from hybrid_gpu.backends.step_records import Columns, Moves, Product, Standing, Turn, Update
+from hybrid_gpu.backends.step_records import Course, Moves, Product, Standing, Turn, Update
 
 # Rows of a product at a time: with more, BLAS is no faster.
 _TILE_ROWS = 1024
@@ -81,6 +81,9 @@ class GenericBackend(ABC):
 
     def subtract_spmm(self, values: Array, matrix: SparseMatrix, dense: Array) -> Array:
         return values - self.spmm(matrix, dense)
+
+    def add_spmm(self, values: Array, matrix: SparseMatrix, dense: Array) -> Array:
+        return values + self.spmm(matrix, dense)
 
     def mutual_edges(self, ids: Array, similarities: Array) -> Edges:
         xp = self.xp
@@ -225,14 +228,14 @@ class GenericBackend(ABC):
         return residual + direction * self.xp.astype(ratio, residual.dtype)
 
     def cg_advance(
-        self, columns: Columns, product: Array, moves: Moves, *, stop_early: bool
-    ) -> Columns:
+        self, columns: Course, product: Array, moves: Moves, *, stop_early: bool
+    ) -> Course:
         arrays = (columns.solution, columns.residual, columns.direction)
         moved = self.cg_update(*arrays, product, moves.step, summed=False)
         left, standing = moved.squared_norm, columns.standing
         turn = self.cg_turn(left, standing, moves.moving, stop_early=stop_early)
         direction = self.cg_direction(moved.residual, columns.direction, turn.ratio)
-        return Columns(moved.solution, moved.residual, direction, turn.standing)
+        return Course(moved.solution, moved.residual, direction, turn.standing)
 
     def column_dots(self, left: Array, right: Array) -> Array:
         """Dot products of the columns of two (n, m) arrays, accumulated in float64."""

@@ -16,7 +16,7 @@ import array_api_compat
 import numpy as np
 from numpy.typing import NDArray
 
-from hybrid_gpu.backends.step_records import Columns, Moves, Product, Standing, Turn, Update
+from hybrid_gpu.backends.step_records import Course, Moves, Product, Standing, Turn, Update
 
 Array: TypeAlias = Any
 """An array of the backend's namespace ``xp``, on the backend's device."""
@@ -242,6 +242,9 @@ class Backend(Protocol):
     def subtract_spmm(self, values: Array, matrix: SparseMatrix, dense: Array) -> Array:
         """``V - A X`` for values V (n, m); may be written over V."""
 
+    def add_spmm(self, values: Array, matrix: SparseMatrix, dense: Array) -> Array:
+        """``V + A X`` for values V (n, m); may be written over V."""
+
     def eigsh(self, matrix: SparseMatrix, k: int, start: HostArray) -> Eigenpairs:
         """Largest ``k`` eigenpairs by Lanczos; may miss copies of a repeated eigenvalue."""
 
@@ -335,8 +338,8 @@ class Backend(Protocol):
         """
 
     def cg_advance(
-        self, columns: Columns, product: Array, moves: Moves, *, stop_early: bool
-    ) -> Columns:
+        self, columns: Course, product: Array, moves: Moves, *, stop_early: bool
+    ) -> Course:
         """``cg_update``, ``cg_turn`` and ``cg_direction`` in turn; columns may be overwritten."""
 
     def column_dots(self, left: Array, right: Array) -> Array:

@@ -64,7 +64,7 @@ class Turn:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Columns:
+class Course:
     """Columns on their way: solution, residual and next direction (n, m), and where they are."""
 
     solution: Array

@@ -11,7 +11,7 @@ import numpy as np
 from hybrid_gpu.backends import Array, Backend, SparseMatrix
 from hybrid_gpu.backends.generic import safe_ratio
 from hybrid_gpu.backends.protocol import HostArray
-from hybrid_gpu.backends.step_records import Columns, Product, Standing
+from hybrid_gpu.backends.step_records import Course, Product, Standing
 from hybrid_gpu.diffusion.basis import Basis, Deflation
 from hybrid_gpu.diffusion.solution import RANKING_ACCURACY
 
@@ -128,9 +128,9 @@ class Span:
     taken_out: Deflation
 
     def corrected(self, solution: Array, residual: Array) -> tuple[Array, Array]:
-        """Solve the residual's part in the span: none of it is left."""
+        """Solve the residual's part in the span: none of it is left. Both may be overwritten."""
         taken = self.taken_out(residual)
-        return solution + self.basis.prolong(taken.coefficients), taken.values
+        return self.basis.prolong_onto(solution, taken.coefficients), taken.values
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -163,7 +163,7 @@ class _Walk:
     """Columns on their way; ``numbers`` are their own."""
 
     numbers: Array
-    at: Columns
+    at: Course
 
     @property
     def wanting(self) -> Array:
@@ -176,7 +176,7 @@ class _Walk:
         parts = (xp.take(getattr(standing, field.name), chosen) for field in fields(standing))
         return _Walk(
             numbers=xp.take(self.numbers, chosen),
-            at=Columns(
+            at=Course(
                 solution=xp.take(self.at.solution, chosen, axis=1),
                 residual=xp.take(self.at.residual, chosen, axis=1),
                 direction=xp.take(self.at.direction, chosen, axis=1),
@@ -214,7 +214,7 @@ class Descent:
         direction = xp.asarray(residual, copy=True)
         walk = _Walk(
             numbers=xp.arange(squared.shape[0], dtype=xp.int64, device=backend.device),
-            at=Columns(solution, residual, direction, standing),
+            at=Course(solution, residual, direction, standing),
         )
         arrived: list[_Walk] = []
         taken = 0
@@ -249,8 +249,8 @@ class Descent:
         return told(), product
 
     def _stepped(
-        self, columns: Columns, product: Product, project: bool, stop_early: bool
-    ) -> Columns:
+        self, columns: Course, product: Product, project: bool, stop_early: bool
+    ) -> Course:
         """One step of every column that has not arrived."""
         backend, span, standing, taken = self.backend, self.span, columns.standing, None
         values = product.values
@@ -282,7 +282,7 @@ class Descent:
             left, replace(standing, length=length), moving, stop_early=stop_early
         )
         direction = backend.cg_direction(residual, direction, turn.ratio)
-        return Columns(solution, residual, direction, turn.standing)
+        return Course(solution, residual, direction, turn.standing)
 
 
 def _together(walks: list[_Walk], xp: Any) -> Array:

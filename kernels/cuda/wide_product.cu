@@ -16,8 +16,8 @@
 //         wide_laplacian 512 HG_PACK doubles
 // needs   partial, double (blocks of rows, m), every entry of which is written; column_sums.cu adds
 //         them up
-// fold    wide_spmm: entries in columns from here on are those of column - fold, times `times`; p: there are none.
-//         So [Z, W Z] (n, 2 r) times c and -alpha c one below the other is a product with c alone
+// fold    wide_spmm: entries in columns from here on are those of column - fold, times `times`; p: there
+//         are none. So [Z, W Z] (n, 2 r) times c and -alpha c one below the other is a product with c alone
 // alone   rows from here on are written to `scaled` too, times scale[row - alone]; n: there are none
 // wanted  wide_laplacian: (m,), or null: if none of the columns is wanted, nothing is written
 // types   HG_VALUE float or double; HG_INDEX int or long long; dot products always double
@@ -95,15 +95,13 @@ static __device__ __forceinline__ void add_some(Pack& sum, const int next, const
         for (int c = 0; c < HG_PACK; ++c) sum.at[c] += weight[j] * got[j].at[c];
 }
 
-// The sum of the entries of a row times rows of `source`, in the columns of a thread. All threads of a
-// warp are here together, those of rows and columns that are not there as well.
+// The sum of the entries of a row times rows of `source`, in the columns of a thread; `line` is room for
+// entries. All threads of a warp are here together, those of rows and columns that are not there as well.
 template <bool Folded>
 static __device__ __forceinline__ Pack row_sum(const Matrix& matrix, const long long row,
                                                const bool there, const char* __restrict__ source,
-                                               const int stride)
+                                               const int stride, Pair* line)
 {
-    __shared__ Pair staged[HG_THREADS / HG_LANES * (HG_LINE / 2)];
-    Pair* const line = &staged[threadIdx.y * (HG_LINE / 2)];
     Entry* const places = (Entry*)line;
     HG_INDEX first = 0;
     int length = 0;
@@ -152,6 +150,8 @@ wide_spmm(const long long n, const int m, const int passes, const int subtract,
           HG_VALUE* __restrict__ result, const HG_INDEX fold, const HG_VALUE times,
           const long long alone, const HG_VALUE* __restrict__ scale, HG_VALUE* __restrict__ scaled)
 {
+    __shared__ Pair staged[HG_THREADS / HG_LANES * (HG_LINE / 2)];
+    Pair* const line = &staged[threadIdx.y * (HG_LINE / 2)];
     const int column = (blockIdx.y * HG_LANES + threadIdx.x) * HG_PACK;
     const bool inside = column < m;
     const int stride = m * (int)sizeof(HG_VALUE);
@@ -159,7 +159,7 @@ wide_spmm(const long long n, const int m, const int passes, const int subtract,
     const Matrix matrix = {indptr, indices, data, fold, times};
     long long row = (long long)blockIdx.x * passes * blockDim.y + threadIdx.y;
     for (int pass = 0; pass < passes; ++pass, row += blockDim.y) {
-        Pack sum = row_sum<true>(matrix, row, row < n, source, stride);
+        Pack sum = row_sum<true>(matrix, row, row < n, source, stride, line);
         if (row < n && inside) {
             Pack* const place = (Pack*)((char*)(result + column) + row * stride);
             Pack value = sum;
@@ -193,6 +193,8 @@ wide_laplacian(const long long n, const int m, const int passes, const HG_VALUE 
             some = some || wanted[mine];
         if (!__syncthreads_or(some)) return;
     }
+    __shared__ Pair staged[HG_THREADS / HG_LANES * (HG_LINE / 2)];
+    Pair* const line = &staged[threadIdx.y * (HG_LINE / 2)];
     const int column = (blockIdx.y * HG_LANES + threadIdx.x) * HG_PACK;
     const bool inside = column < m;
     const int stride = m * (int)sizeof(HG_VALUE);
@@ -201,7 +203,7 @@ wide_laplacian(const long long n, const int m, const int passes, const HG_VALUE 
     double dot[HG_PACK] = {};
     long long row = (long long)blockIdx.x * passes * blockDim.y + threadIdx.y;
     for (int pass = 0; pass < passes; ++pass, row += blockDim.y) {
-        const Pack sum = row_sum<false>(matrix, row, row < n, source, stride);
+        const Pack sum = row_sum<false>(matrix, row, row < n, source, stride, line);
         if (row < n && inside) {
             const Pack own = *(const Pack*)(source + row * stride);
             Pack value;
@@ -222,7 +224,7 @@ wide_laplacian(const long long n, const int m, const int passes, const HG_VALUE 
     for (int mine = threadIdx.y * HG_LANES + threadIdx.x; mine < left;
          mine += blockDim.y * HG_LANES) {
         double total = dots[mine];
-        for (int line = 1; line < blockDim.y; ++line) total += dots[line * width + mine];
+        for (int other = 1; other < blockDim.y; ++other) total += dots[other * width + mine];
         partial[(long long)blockIdx.x * m + blockIdx.y * width + mine] = total;
     }
 }

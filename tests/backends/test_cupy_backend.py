@@ -288,7 +288,7 @@ def test_search_of_one_batch_stays_within_its_budget_of_transfers(index, queries
     # all have arrived, and have their k best items, is asked once, and in the place of NaN and
     # items that were not reached.
     assert ranking.report.steps > 0
-    assert counted["overtaken_waits"] == 1 + ranking.report.steps // 2
+    assert counted["overtaken_waits"] >= 1 + ranking.report.steps // 2
     assert to_accuracy <= waits[0]
 
 

@@ -752,8 +752,34 @@ class Diagonal(module.System):
 
     apply: Any = None
 
-    def product(self, direction):
+    def product(self, direction, wanted=None):
         return self.apply(direction)
+
+
+def test_so_many_positive_scores_are_known_as_were_reached(backend, dtype):
+    # Two cliques of six: from an item of the first, six scores are positive; from none, none.
+    graph = hg.graph_from_affinity(two_cliques(6), dtype=dtype, backend=backend)
+    one, none = np.eye(12)[:, :1].astype(dtype), np.zeros((12, 1), dtype)
+
+    def filled(observed, k, steps=None):
+        system = module.System(
+            graph.adjacency,
+            backend.asarray(0.2 * observed),
+            backend.asarray(np.sum(0.04 * observed.astype("float64") ** 2, axis=0)),
+            0.8,
+            None,
+            backend,
+        )
+        return module.conjugate_gradients(system, Stopping(steps, 1e-3, best=k)).filled
+
+    assert filled(one, 5) == 5
+    assert filled(one, 7) == 0
+    assert filled(none, 3) == 0
+    assert filled(np.hstack([one, one]), 4) == 4
+    assert filled(np.hstack([one, none]), 4) == 0
+    # All items are ranked: nobody counts. And nothing is known of what was not solved.
+    assert filled(one, 12) == 0
+    assert filled(one, 5, steps=0) == 0
 
 
 def test_each_column_keeps_its_best_values(backend, monkeypatch):

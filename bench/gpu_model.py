@@ -46,6 +46,9 @@ class Model:
         self.matrices: dict[str, Csr] = {
             name: getattr(self.problem, name) for name in ("adjacency", "transposed", "spread")
         }
+        # The kernel folds the second half of its columns onto the first.
+        spread, rank = self.matrices["spread"], self.problem.rank
+        self.matrices["spread"] = Csr(spread.indptr, spread.indices % rank, rank)
         self.replays = {name: Replay(matrix) for name, matrix in self.matrices.items()}
 
     def loads(self, m: int, device: Device) -> dict[str, Load]:

@@ -757,8 +757,12 @@ class Diagonal(module.System):
 
 
 def test_so_many_positive_scores_are_known_as_were_reached(backend, dtype):
-    # Two cliques of six: from an item of the first, six scores are positive; from none, none.
-    graph = hg.graph_from_affinity(two_cliques(6), dtype=dtype, backend=backend)
+    # Two cliques of six: from an item of the first, six scores are positive; from none, none. Not
+    # all of their edges weigh the same, or steps would leave nothing at all.
+    block = np.random.default_rng(23).uniform(0.5, 1.5, (6, 6))
+    block = block + block.T - 2 * np.diag(np.diag(block))
+    cliques = sparse.csr_array(sparse.block_diag([block, block]))
+    graph = hg.graph_from_affinity(cliques, dtype=dtype, backend=backend)
     one, none = np.eye(12)[:, :1].astype(dtype), np.zeros((12, 1), dtype)
 
     def filled(observed, k, steps=None):

@@ -34,8 +34,8 @@ BOTTOM = (
 LATE = tuple(
     f"hybrid_gpu.{name}"
     for name in (
-        *("backends.cupy_backend", "backends.cuda", "backends.device_speed", "backends.devices"),
-        *("serve.running", "serve.live_explorer"),
+        *("backends.cupy_backend", "backends.cuda", "backends.cuda_launch", "backends.cuda_steps"),
+        *("backends.device_speed", "backends.devices", "serve.running", "serve.live_explorer"),
     )
 )
 MOST_LINES = 400

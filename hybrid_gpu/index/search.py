@@ -213,7 +213,8 @@ def _good_enough(ranked: Ranked, request: Request, backend: Backend) -> Ranked:
 
 def _degree_corrected(state: IndexState, solution: Solution) -> Solution:
     """Scores divided by the root of the items' degrees."""
-    return replace(solution, values=solution.values * state.graph.degree_correction(state.backend))
+    correction = state.graph.degree_correction(state.backend)
+    return replace(solution, values=solution.values * correction, filled=0)
 
 
 class _Results:

@@ -93,6 +93,7 @@ MODULES = {
     "query_expansion": ("query_expansion",),
     "rankings": ("evaluation", "measures"),
     "relevance": ("evaluation", "measures"),
+    "result_memory": ("result_memory",),
     "revisited": ("evaluation",),
     "row_selection": ("backends",),
     "search": ("diffusion_index",),

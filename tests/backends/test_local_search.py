@@ -608,6 +608,18 @@ def test_gaps_are_measured_by_what_scores_moved_in_the_last_round(backend, rng, 
     assert settled > 2
 
 
+@pytest.mark.parametrize(("k", "settles"), [(1, False), (2, True), (4, True), (5, False)])
+def test_ranks_that_are_equal_by_symmetry_may_change_places(backend, k, settles):
+    # Around the middle of a grid: one item, its four neighbors, and then the next.
+    problem, graph = grid(backend, 0.9, height=31, width=31)
+    places, weights = np.array([[graph.n // 2]]), np.ones((1, 1))
+    # Nothing but scores that are near each other keeps a query going.
+    effort = replace(STILL, gap=1e9, calm=-1.0, few=10**9, fewest=150, push=0.5, rounds=5)
+    found = searched(backend, problem, places, weights, k, effort)
+    assert found.visited[0] < graph.n
+    assert found.settled[0] == settles
+
+
 @pytest.mark.skipif(native_core() is None, reason="there is no native core")
 def test_more_room_than_a_query_needs_changes_no_bit(rng, dtype):
     backend = NativeBackend(native_core())

@@ -191,6 +191,8 @@ def _take_batch(
         solution = request.method.score(state, found, request)
         if request.degree_correction:
             solution = _degree_corrected(state, solution)
+        if request.random_walk:
+            solution = replace(solution, values=solution.values * state.roots())
     with backend.stage("rank", done.times):
         unreached = found.unreached if request.fill else None
         wanted = Wanted(request.k, unreached, request.permitted)

@@ -37,6 +37,7 @@ class _SettingsFields(ctypes.Structure):
             for name in ("alpha", "tolerance", "push", "growth", "drift", "calm", "gap")
         ),
         *((name, INTEGER) for name in ("changes", "few", "watched", "fewest", "steps", "rounds")),
+        ("rooted", INTEGER),
     ]
 
 
@@ -149,6 +150,7 @@ def searched(
         effort.fewest,
         effort.steps,
         effort.rounds,
+        int(effort.rooted),
     )
     best, scores = np.full((m, k), -1, np.int64), np.zeros((m, k), like)
     reports = np.zeros(m, _REPORT)

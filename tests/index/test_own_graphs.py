@@ -6,6 +6,7 @@ import scipy.sparse as sparse
 from conftest import dense
 
 import hybrid_gpu as hg
+from hybrid_gpu.diffusion.block_eigensolver import operator_of, shifted
 from hybrid_gpu.graph.edge_lists import added_up, edges_of_igraph
 
 EDGES = [(0, 1), (1, 2), (2, 0), (1, 0), (3, 2)]
@@ -131,6 +132,16 @@ def test_every_basis_takes_self_loops(backend, rng, basis):
             values[:20],
             atol=1e-5,
         )
+
+
+def test_a_shift_is_taken_once_where_there_is_a_self_loop(backend):
+    graph = hg.build_index_from_graph(
+        Igraph(3, [(0, 0), (0, 1), (1, 2)]), dtype="float64", backend=backend
+    ).graph
+    operator = operator_of(graph, np.arange(3), backend)
+    expected = 2 * (dense(backend, graph.adjacency) - 0.25 * np.eye(3))
+    found = dense(backend, shifted(operator, 2.0, 0.25, "float64", backend))
+    np.testing.assert_allclose(found, expected)
 
 
 def test_an_index_with_self_loops_is_saved_and_loaded(backend, tmp_path):

@@ -170,6 +170,32 @@ def test_a_hub_beside_a_leaf_is_as_exact_as_the_leaf(backend):
     assert np.linalg.norm(by_item(found, 403)[0] - exact) < 1e-4
 
 
+def heavy_and_light():
+    """A clique of heavy edges and a path of light ones: roots from some hundredths to 1.7."""
+    affinity = np.zeros((90, 90))
+    affinity[:30, :30] = 1e4 * (1 - np.eye(30))
+    for item in range(29, 89):
+        affinity[item, item + 1] = affinity[item + 1, item] = 1
+    return sparse.csr_array(affinity)
+
+
+@pytest.mark.parametrize("seed", [5, 80])
+def test_an_accuracy_is_reached_in_the_units_of_the_walk(backend, seed):
+    index = build(heavy_and_light(), backend, basis="none")
+    for accuracy in (1e-3, 1e-7):
+        found = index.search_items([{seed: 1.0, 60: 0.5}], k=90, rtol=accuracy, **WALK)
+        assert found.report.residuals[0] <= accuracy
+
+
+@pytest.mark.parametrize("seed", [5, 80])
+def test_the_ranking_is_told_apart_by_the_scores_of_the_walk(backend, seed):
+    index = build(heavy_and_light(), backend, basis="none")
+    found = index.search_items([[seed]], k=12, method="hybrid", **WALK)
+    # As in hybrid's rule: the residual is small beside the last of the best scores.
+    left = found.report.residuals[0] * (1 - ALPHA)
+    assert left <= 0.005 * np.sqrt(12) * found.scores[0, -1] * 1.001
+
+
 def test_filters_of_any_kind_add_up_to_one(backend, affinity):
     index = build(affinity, backend)
     found = by_item(index.search_items(SETS, k=N, filter=hg.HeatKernel(3), **WALK))
@@ -185,6 +211,12 @@ def test_descriptors_order_what_no_walk_gets_to(backend, affinity, rng):
     cosines = vectors @ vectors[59] / np.linalg.norm(vectors, axis=1)
     cosines[59] = np.inf
     np.testing.assert_array_equal(found.ids[0], np.argsort(-cosines))
+    # The mean of a set has the user's weights, whatever the degrees.
+    both = index.search_items([{59: 1.0, 3: 2.0}], k=N, **WALK).ids[0]
+    units = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
+    likeness = units @ (units[59] + 2 * units[3])
+    others = [55, 56, 57, 58]  # no walk gets to them
+    assert both[-4:].tolist() == sorted(others, key=lambda item: -likeness[item])
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,8 @@ import scipy.sparse as sparse
 from conftest import random_affinity
 
 import hybrid_gpu as hg
+from hybrid_gpu.diffusion.diffuse import diffused
+from hybrid_gpu.diffusion.solution import Stopping
 
 N, ALPHA = 60, 0.85
 SETS = [{3: 1.0, 8: 2.0, 40: 0.5}, {0: 7.0}, {58: 1.0, 2: 3.0}, {59: 4.0}]  # 55 to 59 are isolated
@@ -171,10 +173,10 @@ def test_a_hub_beside_a_leaf_is_as_exact_as_the_leaf(backend):
 
 
 def heavy_and_light():
-    """A clique of heavy edges and a path of light ones: roots from some hundredths to 1.7."""
-    affinity = np.zeros((90, 90))
-    affinity[:30, :30] = 1e4 * (1 - np.eye(30))
-    for item in range(29, 89):
+    """A small clique of heavy edges and a path of light ones: roots from 0.1 to 5."""
+    affinity = np.zeros((126, 126))
+    affinity[:6, :6] = 1e3 * (1 - np.eye(6))
+    for item in range(5, 125):
         affinity[item, item + 1] = affinity[item + 1, item] = 1
     return sparse.csr_array(affinity)
 
@@ -183,7 +185,7 @@ def heavy_and_light():
 def test_an_accuracy_is_reached_in_the_units_of_the_walk(backend, seed):
     index = build(heavy_and_light(), backend, basis="none")
     for accuracy in (1e-3, 1e-7):
-        found = index.search_items([{seed: 1.0, 60: 0.5}], k=90, rtol=accuracy, **WALK)
+        found = index.search_items([{seed: 1.0, 3: 0.5}], k=126, rtol=accuracy, **WALK)
         assert found.report.residuals[0] <= accuracy
 
 
@@ -196,6 +198,22 @@ def test_the_ranking_is_told_apart_by_the_scores_of_the_walk(backend, seed):
     assert left <= 0.005 * np.sqrt(12) * found.scores[0, -1] * 1.001
 
 
+@pytest.mark.parametrize("size", [100.0, 0.01])
+def test_roots_that_are_all_the_same_change_no_step(backend, affinity, rng, size):
+    graph = hg.graph_from_affinity(affinity, dtype="float64", backend=backend)
+    observed = backend.asarray(rng.random((N, 3)))
+    roots = backend.asarray(np.full((N, 1), size))
+    for stop in (Stopping(None, 1e-6), Stopping(None, 1e-3, best=9), Stopping(7, None)):
+        plain, rooted = (
+            diffused(graph.adjacency, observed, None, hg.PageRank(0.9), stop, backend, roots=some)
+            for some in (None, roots)
+        )
+        assert rooted.steps == plain.steps
+        assert rooted.converged
+        values = [backend.to_numpy(one.values) for one in (rooted, plain)]
+        np.testing.assert_allclose(*values, rtol=1e-12)
+
+
 def test_filters_of_any_kind_add_up_to_one(backend, affinity):
     index = build(affinity, backend)
     found = by_item(index.search_items(SETS, k=N, filter=hg.HeatKernel(3), **WALK))
@@ -205,8 +223,11 @@ def test_filters_of_any_kind_add_up_to_one(backend, affinity):
 
 
 def test_descriptors_order_what_no_walk_gets_to(backend, affinity, rng):
-    vectors = rng.standard_normal((N, 4))
-    index = build(affinity, backend, descriptors=vectors)
+    vectors, heavy = (
+        rng.standard_normal((N, 4)),
+        sparse.diags_array(np.where(np.arange(N) == 3, 1e4, 1)),
+    )
+    index = build(heavy @ affinity @ heavy, backend, descriptors=vectors)
     found = index.search_items([59], k=N, **WALK)
     cosines = vectors @ vectors[59] / np.linalg.norm(vectors, axis=1)
     cosines[59] = np.inf

@@ -49,7 +49,7 @@ def conjugate_gradients(system: System, stop: Stopping, basis: Basis | None = No
             span = None
     most = _STEPS_AT_MOST if stop.steps is None else stop.steps
     if stop.tolerance is None:
-        goal = epsilon**2 * system.squared
+        goal = epsilon**2 * system.plain_goal(system.squared, right_side, system.squared)
         descent = Descent(system, backend, span)
         solution, taken = descent.run(solution, residual, goal, steps=most, stop_early=False)
         look = look_at(system, span, solution)
@@ -257,14 +257,15 @@ def _solved(
     backend, xp, goal = system.backend, system.backend.xp, start.goal
     descent = Descent(system, backend, span)
     solution, residual = start.solution, start.residual
-    least = backend.column_dots(residual, residual)
+    least = squared = system.squares(residual)
     best, done, taken, first = solution, least <= goal, 0, True
     known: _Known | None = None
     while taken < steps and not (known is not None and known.done.all()):
         before = least
         if not first:
             best = xp.asarray(best, copy=True)  # steps may be written over what they start from
-        target = xp.where(done, xp.full_like(goal, xp.inf), goal)
+        near = system.plain_goal(goal, residual, squared)
+        target = xp.where(done, xp.full_like(goal, xp.inf), near)
         solution, more = descent.run(
             solution, residual, target, steps=steps - taken, stop_early=True
         )

@@ -17,6 +17,7 @@ from hybrid_gpu.ranking.first_stage import FirstStage, GivenLists, OwnItems, Sim
 from hybrid_gpu.ranking.request import Request
 from hybrid_gpu.ranking.seeds import Seeds
 from hybrid_gpu.ranking.state import IndexState
+from hybrid_gpu.ranking.walks import restart_weights
 from hybrid_gpu.result_lists import batched, check_neighbor_lists
 from hybrid_gpu.validation import check_item_ids, check_vectors
 
@@ -122,7 +123,7 @@ def item_queries(
         xp, device, descriptors = state.backend.xp, state.backend.device, state.descriptors
         places = state.numbering.to_places(part[:, None], xp)
         ones = xp.ones(places.shape, dtype=getattr(xp, state.dtype), device=device)
-        observation = Observation(places, ones, state.n)
+        observation = _observed(state, places, ones, request)
         if descriptors is None:
             return OwnItems(state, observation)
         queries = xp.take(descriptors, places[:, 0], axis=0)
@@ -136,10 +137,11 @@ def _seed_queries(ids: Any, seeds: Seeds, request: Request, backend: Backend) ->
 
     def first_stage(state: IndexState, part: Array, weights: Array) -> FirstStage:
         xp, backend, descriptors = state.backend.xp, state.backend, state.descriptors
-        observation = Observation(state.numbering.to_places(part, xp), weights, state.n)
+        places = state.numbering.to_places(part, xp)
+        observation = _observed(state, places, weights, request)
         if descriptors is None:
             return OwnItems(state, observation)
-        sums = _weighted_sums(descriptors, observation, xp)
+        sums = _weighted_sums(descriptors, Observation(places, weights, state.n), xp)
         return SimilarItems(state, unit_rows(sums, backend), observation=observation)
 
     here, arrays = lives_here(ids, backend), (seeds.ids, seeds.weights)
@@ -147,6 +149,13 @@ def _seed_queries(ids: Any, seeds: Seeds, request: Request, backend: Backend) ->
         arrays = tuple(backend.asarray(array) for array in arrays)
     width = int(seeds.ids.shape[1])
     return _limited(Queries(arrays, here, first_stage, width, request.shortlist), request)
+
+
+def _observed(state: IndexState, places: Array, weights: Array, request: Request) -> Observation:
+    """Weighted items (m, q) as observations, in the normalization that was asked for."""
+    if request.random_walk:
+        weights = restart_weights(state, places, weights, request.filter)
+    return Observation(places, weights, state.n)
 
 
 def _weighted_sums(items: Array, observation: Observation, xp: Any) -> Array:

@@ -5,7 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from hybrid_gpu.choices import Accuracy, ArrayInput, ListInput, MethodName, MetricName
+from hybrid_gpu.choices import (
+    Accuracy,
+    ArrayInput,
+    ListInput,
+    MethodName,
+    MetricName,
+    NormalizationName,
+)
 from hybrid_gpu.diffusion.filters import Filter
 from hybrid_gpu.diffusion.sparsity import PAPER_SPARSITY, Sparsity
 from hybrid_gpu.index.search import search_descriptors, search_lists, search_own_items
@@ -259,6 +266,7 @@ class SearchableIndex(IndexViews):
         alpha: float | None = None,
         filter: Filter | Callable[..., Any] | None = None,
         degree_correction: bool = False,
+        normalization: NormalizationName = "symmetric",
         shortlist: int | None = None,
         sparsity: float | Sparsity = PAPER_SPARSITY,
         expansion: Expansion | None = None,
@@ -281,6 +289,12 @@ class SearchableIndex(IndexViews):
             Negative ones push scores down, around the items as well: relevance feedback, with what
             a user likes and what he does not. Methods that compare descriptors take the weighted
             mean of the items for a query.
+        normalization
+            ``"random-walk"`` for personalized PageRank as igraph and networkx have it: ``alpha`` is
+            the damping, ``weights`` the reset or personalization, and the scores are the
+            probabilities of a walk, which add up to 1 over all items. Not by ``nn``, ``alpha-qe``,
+            ``truncated``, ``fsrw`` and ``fsr-similarity``. Residuals are those of the walk's own
+            equation. ``"symmetric"`` is the paper's.
 
         The other parameters and the result are those of ``search``. An index without descriptors
         knows similarities of an item only to itself: behind what diffusion reaches, ids are -1.
@@ -300,6 +314,13 @@ class SearchableIndex(IndexViews):
         [[0, 1, 2, 3]]
         >>> index.search_items([{0: 1.0, 3: -0.5}], k=4).ids.tolist()
         [[0, 1, 2, 3]]
+
+        Where a walk that begins at either end of a path is in the long run:
+
+        >>> path = hg.build_index_from_graph([(0, 1), (1, 2)], alpha=0.5, dtype="float64")
+        >>> found = path.search_items([[0, 2]], k=3, normalization="random-walk")
+        >>> found.ids.tolist(), found.scores.round(3).tolist()
+        ([[0, 1, 2]], [[0.333, 0.333, 0.333]])
         """
         seeds = seeds_of(self._state, ids, weights)
         request = requested(
@@ -312,6 +333,7 @@ class SearchableIndex(IndexViews):
             alpha=alpha,
             filter=filter,
             degree_correction=degree_correction,
+            normalization=normalization,
             shortlist=shortlist,
             sparsity=sparsity,
             expansion=expansion,

@@ -25,16 +25,15 @@ version = release = hybrid_gpu.__version__
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
 source_suffix = {".md": "markdown"}
 exclude_patterns = ["_build"]
-suppress_warnings = ["toc.empty_glob"]  # the navigation names pages before they are written
 
 myst_heading_anchors = 4  # the links to sections that GitHub makes
 myst_links_external_new_tab = False
 
 napoleon_google_docstring = False
 napoleon_use_rtype = False
+napoleon_use_ivar = True
 autodoc_typehints = "none"  # the docstrings tell types, with shapes
 autodoc_member_order = "bysource"
-autodoc_preserve_defaults = True
 python_maximum_signature_line_length = 88
 
 html_theme = "pydata_sphinx_theme"
@@ -49,6 +48,7 @@ html_theme_options = {
     "navigation_with_keys": False,
     "show_prev_next": True,
     "header_links_before_dropdown": 6,
+    "navbar_persistent": ["search-button"],
     "footer_start": ["copyright"],
     "footer_end": [],
     "secondary_sidebar_items": ["page-toc"],
@@ -58,3 +58,4 @@ html_theme_options = {
 def setup(app: object) -> None:
     """Fill in the parts of pages that are made from the code."""
     app.connect("source-read", site_pages.fill)
+    app.connect("doctree-read", site_pages.unlink_shapes)

@@ -1,11 +1,15 @@
 """Parts of the site's pages that are made when it is built.
 
-``<!-- file: README.md -->`` stands for a page of the repository, with its links turned, and
-``<!-- commands -->`` for the arguments and options of every command.
+``<!-- file: README.md -->`` stands for a page of the repository, with its links turned,
+``<!-- pages: serving -->`` for those of some pages that are there, ``<!-- commands -->`` for the arguments and options of every command, and
+``<!-- api: hybrid_gpu build_index load_index -->`` for the docstrings of these names; without names,
+for those of ``__all__`` that no other comment of the page has.
 """
 
 from __future__ import annotations
 
+import importlib
+import inspect
 import re
 from pathlib import Path
 from typing import Any
@@ -17,13 +21,25 @@ PAGES = {
     "CONTRIBUTING.md": "contributing.md",
     "CHANGELOG.md": "changelog.md",
 }
+API = re.compile(r"<!-- api: (\S+)([\w\s]*?)\s*-->")
 LINK = re.compile(r"(!?)\[([^\]]*)\]\(([^)#\s]*)(#[^)\s]*)?\)")
 
 
 def fill(app: Any, name: str, source: list[str]) -> None:
     """Replace the comments of a page by what they stand for; an event of Sphinx."""
     text = re.sub(r"<!-- file: (\S+) -->", lambda found: page(found[1]), source[0])
-    source[0] = re.sub("<!-- commands -->", lambda found: commands(), text)
+    text = re.sub("<!-- pages: (.*?) -->", lambda found: existing(found[1].split()), text)
+    text = re.sub("<!-- commands -->", lambda found: commands(), text)
+    source[0] = API.sub(lambda found: docstrings(found[1], names_of(found, text)), text)
+
+
+def unlink_shapes(app: Any, doctree: Any) -> None:
+    """Take the links out of types: the n of "(n, d)" would lead to some attribute of that name."""
+    from sphinx.addnodes import pending_xref
+
+    for link in list(doctree.findall(pending_xref)):
+        if link.get("refdomain") == "py" and link["reftarget"].islower():
+            link.replace_self(link.children)
 
 
 def page(name: str) -> str:
@@ -38,6 +54,38 @@ def page(name: str) -> str:
         return f"{label} (`{target}`)"  # no page of the site
 
     return LINK.sub(turned, (ROOT / name).read_text(encoding="utf-8"))
+
+
+def existing(names: list[str]) -> str:
+    """Those of some pages that have been written, one a line."""
+    return "\n".join(name for name in names if (ROOT / "docs" / f"{name}.md").is_file())
+
+
+def names_of(found: re.Match[str], text: str) -> list[str]:
+    """The names of one comment: those that it lists, or the public ones that no other lists."""
+    told = found[2].split()
+    if told:
+        return told
+    module = importlib.import_module(found[1])
+    listed = {name for place, names in API.findall(text) if place == found[1] for name in names.split()}
+    public = [name for name in module.__all__ if name not in listed]
+    return [name for name in public if not inspect.ismodule(getattr(module, name))]
+
+
+def docstrings(module: str, names: list[str]) -> str:
+    """A block that takes the docstrings of some names of a module."""
+    lines = []
+    for name in names:
+        value = getattr(importlib.import_module(module), name)
+        if inspect.isclass(value):
+            fault = issubclass(value, BaseException)
+            lines += [f".. auto{'exception' if fault else 'class'}:: {module}.{name}", "   :members:"]
+        elif callable(value) and hasattr(value, "__name__"):
+            lines += [f".. autofunction:: {module}.{name}"]
+        else:
+            lines += [f".. autodata:: {module}.{name}", "   :no-value:"]
+        lines += [""]
+    return "\n".join(["```{eval-rst}", *lines, "```"]) if lines else ""
 
 
 def commands() -> str:

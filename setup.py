@@ -1,8 +1,9 @@
-"""Builds the native core, one plain shared library that Python loads by ctypes, and the index's page.
+"""Builds the native core, one plain shared library that Python loads by ctypes.
 
 It is optional: without a compiler, or with one that fails, the package installs all the same and
 NumPy does the work; ``hybrid-gpu doctor`` tells. ``HYBRID_GPU_BUILD_NATIVE=0`` skips the core,
-``HYBRID_GPU_BUILD_NATIVE=1`` fails where it cannot be built. All else is in pyproject.toml.
+``HYBRID_GPU_BUILD_NATIVE=1`` fails where it cannot be built. Also turns the README into the page
+of a package index. All else is in pyproject.toml.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ MSVC_FLAGS = ["/std:c11", "/O2", "/fp:precise"]
 def index_page(readme: str, repository: str = REPOSITORY) -> str:
     """The README for a package index, where links between files would lead nowhere.
 
-    They lead to the repository; as long as it has no address, files are named and pictures left out.
+    They lead to the repository; while it has no address, files are named and pictures left out.
     """
 
     def turned(link: re.Match[str]) -> str:

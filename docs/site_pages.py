@@ -1,9 +1,10 @@
 """Parts of the site's pages that are made when it is built.
 
-``<!-- file: README.md -->`` stands for a page of the repository, with its links turned,
-``<!-- pages: serving -->`` for those of some pages that are there, ``<!-- commands -->`` for the arguments and options of every command, and
-``<!-- api: hybrid_gpu build_index load_index -->`` for the docstrings of these names; without names,
-for those of ``__all__`` that no other comment of the page has.
+- ``<!-- file: README.md -->``: a page of the repository, its links turned
+- ``<!-- pages: serving scale -->``: those of some pages that have been written
+- ``<!-- commands -->``: the arguments and options of every command
+- ``<!-- api: hybrid_gpu build_index load_index -->``: the docstrings of these names; without names,
+  of those of ``__all__`` that no other comment of the page has
 """
 
 from __future__ import annotations
@@ -67,7 +68,9 @@ def names_of(found: re.Match[str], text: str) -> list[str]:
     if told:
         return told
     module = importlib.import_module(found[1])
-    listed = {name for place, names in API.findall(text) if place == found[1] for name in names.split()}
+    listed = {
+        name for place, names in API.findall(text) if place == found[1] for name in names.split()
+    }
     public = [name for name in module.__all__ if name not in listed]
     return [name for name in public if not inspect.ismodule(getattr(module, name))]
 
@@ -79,7 +82,10 @@ def docstrings(module: str, names: list[str]) -> str:
         value = getattr(importlib.import_module(module), name)
         if inspect.isclass(value):
             fault = issubclass(value, BaseException)
-            lines += [f".. auto{'exception' if fault else 'class'}:: {module}.{name}", "   :members:"]
+            lines += [
+                f".. auto{'exception' if fault else 'class'}:: {module}.{name}",
+                "   :members:",
+            ]
         elif callable(value) and hasattr(value, "__name__"):
             lines += [f".. autofunction:: {module}.{name}"]
         else:

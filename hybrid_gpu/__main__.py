@@ -1,4 +1,4 @@
-"""The command ``hybrid-gpu``, also ``python -m hybrid_gpu``; says what to install if it cannot run."""
+"""The command ``hybrid-gpu``, or ``python -m hybrid_gpu``; tells what to install for it."""
 
 from __future__ import annotations
 
@@ -15,9 +15,10 @@ def main() -> None:
     try:
         from hybrid_gpu.cli import main as run
     except ModuleNotFoundError as missing:
-        if missing.name is None or missing.name.partition(".")[0] not in _NEEDED:
+        name = (missing.name or "").partition(".")[0]
+        if name not in _NEEDED:
             raise  # another package is missing, or a module of ours
-        sys.exit(f"error: the command needs {missing.name}; {install_line('cli')}")
+        sys.exit(f"error: the command needs {name}; {install_line('cli')}")
     run()
 
 

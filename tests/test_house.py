@@ -13,7 +13,7 @@ ROOT = Path(__file__).parent.parent / "hybrid_gpu"
 ORDER = (
     *("errors", "choices", "progress", "validation", "backends", "files", "graph", "diffusion"),
     "ranking",
-    *("evaluation", "index", "lab", "datasets", "__init__", "cli"),
+    *("evaluation", "index", "lab", "datasets", "__init__", "cli", "__main__"),
 )
 # Modules that keep to fewer places than those before them.
 ONLY = {
@@ -29,8 +29,12 @@ BOTTOM = (
     "hybrid_gpu.data",
 )
 # These need an optional package, and are imported when it is asked for.
-LATE = tuple(
-    f"hybrid_gpu.backends.{name}" for name in ("cupy_backend", "cuda", "device_speed", "devices")
+LATE = (
+    "hybrid_gpu.cli",
+    *(
+        f"hybrid_gpu.backends.{name}"
+        for name in ("cupy_backend", "cuda", "device_speed", "devices")
+    ),
 )
 MOST_LINES = 400
 MOST_POSITIONAL = 6

@@ -71,7 +71,7 @@ def without_times(text):
 
 @pytest.fixture(scope="module")
 def readers_data():
-    """What a page's ``descriptors``, ``queries``, ``labels``, ``ids``, … stand for: 1,000 digits."""
+    """What ``descriptors``, ``queries``, ``labels`` and ``ids`` of a page are: some digits."""
     split = datasets.split_queries(datasets.digits(), 20, seed=7)
     descriptors, labels = split.database.descriptors[:1000], split.database.labels[:1000]
     queries, query_labels = split.queries.descriptors, split.queries.labels
@@ -100,11 +100,15 @@ def folder(readers_data, tmp_path, monkeypatch):
 
 def missing_packages(code):
     """Packages that a block imports and this Python does not have."""
-    imports = [one for one in ast.walk(ast.parse(code)) if isinstance(one, ast.Import | ast.ImportFrom)]
+    imports = [
+        one for one in ast.walk(ast.parse(code)) if isinstance(one, ast.Import | ast.ImportFrom)
+    ]
     names = {
         name.split(".")[0]
         for one in imports
-        for name in ([one.module or ""] if isinstance(one, ast.ImportFrom) else [a.name for a in one.names])
+        for name in (
+            [one.module or ""] if isinstance(one, ast.ImportFrom) else [a.name for a in one.names]
+        )
     }
     return sorted(name for name in names if importlib.util.find_spec(name) is None)
 
@@ -122,7 +126,10 @@ def run_shell(block, folder):
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     done = subprocess.run(
         ["bash", "-euo", "pipefail", "-c", block.code],
-        **{"cwd": folder, "capture_output": True, "text": True, "check": False},
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        check=False,
         env=os.environ | {"PATH": path, "COLUMNS": "100"},
     )
     assert done.returncode == 0, done.stdout + done.stderr
@@ -153,7 +160,9 @@ def test_blocks_run_and_print_what_the_page_says(page, readers_data, folder):
             if missing:
                 pytest.skip(f"{page}, line {block.line}: needs {', '.join(missing)}")
         here = f"{page}, line {block.line}"
-        printed = run_python(block, names, page) if block.kind == "python" else run_shell(block, folder)
+        printed = (
+            run_python(block, names, page) if block.kind == "python" else run_shell(block, folder)
+        )
         if block.printed is not None:
             assert without_times(printed) == without_times(block.printed), here
 
@@ -170,9 +179,15 @@ def test_blocks_that_do_not_run_are_few_and_say_why():
 
 def test_no_block_of_code_escapes():
     for page, text in PAGES.items():
-        told = len(re.findall(r"^ *(?:```|~~~)(?:python|sh|bash|console|py|shell)\b", text, re.MULTILINE))
+        told = len(
+            re.findall(r"^ *(?:```|~~~)(?:python|sh|bash|console|py|shell)\b", text, re.MULTILINE)
+        )
         assert told == len(BLOCKS[page]), page
-        for line in re.findall(r"^    ((?:\.venv/bin/)?hybrid-gpu .*)$", re.sub(r"^```.*?^```", "", text, flags=re.DOTALL | re.MULTILINE), re.MULTILINE):
+        for line in re.findall(
+            r"^    ((?:\.venv/bin/)?hybrid-gpu .*)$",
+            re.sub(r"^```.*?^```", "", text, flags=re.DOTALL | re.MULTILINE),
+            re.MULTILINE,
+        ):
             pytest.fail(f"{page}: put into a block of sh: {line}")
 
 
@@ -187,6 +202,8 @@ def test_a_block_that_prints_something_else_is_noticed():
     (block,) = blocks_of(page)
     assert (block.kind, block.printed, block.reason, block.line) == ("python", "3\n", None, 2)
     assert run_python(block, {}, "page.md") == "2\n"
-    (block,) = blocks_of("```sh\nnvidia-smi\n```\n\n<sub>Not run in the tests: needs a GPU.</sub>\n")
+    (block,) = blocks_of(
+        "```sh\nnvidia-smi\n```\n\n<sub>Not run in the tests: needs a GPU.</sub>\n"
+    )
     assert block.reason == "needs a GPU"
     assert missing_packages("import numpy, no_such_package.part") == ["no_such_package"]

@@ -1,4 +1,4 @@
-"""The tables of README and pages are the recorded runs, and what the text beside them claims is true.
+"""Tables of README and pages are the recorded runs, and what the text beside them claims is true.
 
 Their code is run by ``test_pages.py``.
 """

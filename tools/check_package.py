@@ -3,8 +3,8 @@
     pip install -e ".[dev]"
     python tools/check_package.py
 
-Works on a copy of the files that git knows, so that nothing of this folder can slip in. Exits with
-1, and a line for each fault, if a file is missing or foreign, if ``twine check --strict`` finds a
+Works on a clone of the last commit, so that nothing else of this folder can slip in. Exits with 1,
+and a line for each fault, if a file is missing or foreign, if ``twine check --strict`` finds a
 fault, if the page for a package index has a link that leads nowhere there, or if the wheel does not
 work in an empty environment: the library without the extra ``cli``, and the command with it.
 """
@@ -21,7 +21,9 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 # Endings of what a build, a test or another platform leaves behind.
-LEFTOVERS = re.compile(r"\.(py[cod]|so|dll|dylib|o|obj|orig|rej)$|__pycache__|\.(pytest|mypy|ruff)_cache")
+LEFTOVERS = re.compile(
+    r"\.(py[cod]|so|dll|dylib|o|obj|orig|rej)$|__pycache__|\.(pytest|mypy|ruff)_cache"
+)
 LIBRARY = re.compile(r"hybrid_gpu/backends/libhybrid_gpu\.(so|dll)")
 PARTS = ("hybrid_gpu/", "kernels/")
 USE = """
@@ -123,7 +125,8 @@ def main() -> int:
         sizes = [f"{path.name} {path.stat().st_size / 1e6:.1f} MB" for path in (archive, wheel)]
         print(f"{sizes[0]}, {len(names)} files; {sizes[1]}")
         faults += use_faults(folder, wheel)
-    print(*(f"WRONG: {fault}" for fault in faults), sep="\n")
+    for fault in faults:
+        print(f"WRONG: {fault}")
     return 1 if faults else 0
 
 

@@ -42,7 +42,8 @@ html_static_path = ["_static"]
 html_css_files = ["site.css"]
 html_show_sourcelink = False
 html_copy_source = False
-html_sidebars = {"index": []}
+# Pages that stand alone have nothing to show beside them.
+html_sidebars = dict.fromkeys(("index", "first-hour", "contributing", "changelog", "search"), [])
 html_theme_options = {
     "logo": {"text": "hybrid-gpu"},
     "navigation_with_keys": False,

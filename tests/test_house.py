@@ -13,7 +13,8 @@ ROOT = Path(__file__).parent.parent / "hybrid_gpu"
 ORDER = (
     *("errors", "choices", "progress", "validation", "backends", "files", "graph", "diffusion"),
     "ranking",
-    *("evaluation", "index", "lab", "datasets", "__init__", "cli", "__main__"),
+    *("evaluation", "index", "lab", "datasets", "__init__", "cli"),
+    "__main__",
 )
 # Modules that keep to fewer places than those before them.
 ONLY = {

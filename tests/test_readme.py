@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from conftest import needs_python_311
 
 from hybrid_gpu.lab import kernel_speed
 
@@ -130,6 +131,7 @@ def test_a_table_without_a_recorded_run_says_so(bench, monkeypatch, tmp_path):
     assert filled == f"<!-- table: latency k=100 -->\n{told}\n<!-- end -->"
 
 
+@needs_python_311
 @pytest.mark.parametrize("size", ["fashion", "million"])
 def test_pictures_of_the_peers_are_of_the_newest_recorded_run(bench, size):
     report = bench("report")
@@ -257,6 +259,7 @@ def drawing(text):
     return words, [[float(one) for one in re.findall(r"-?[\d.]+", curve)] for curve in curves]
 
 
+@needs_python_311
 @pytest.mark.parametrize(
     "name",
     [

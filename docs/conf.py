@@ -43,7 +43,9 @@ html_css_files = ["site.css"]
 html_show_sourcelink = False
 html_copy_source = False
 # Pages that stand alone have nothing to show beside them.
-html_sidebars = dict.fromkeys(("index", "first-hour", "contributing", "changelog", "search"), [])
+html_sidebars = {
+    name: [] for name in ("index", "first-hour", "contributing", "changelog", "search")
+}
 html_theme_options = {
     "logo": {"text": "hybrid-gpu"},
     "navigation_with_keys": False,

@@ -30,6 +30,15 @@ PAGES = {
 }
 # Pages that take longer than a few seconds.
 SLOW = ("docs/choosing.md", "docs/experiments.md")
+# Pages whose blocks need a server, processes or care for single packages: a test of their own runs
+# them.
+OWN_TESTS = {
+    "docs/explorer.md": "tests/explore/test_explorer_docs.py",
+    "docs/recipes/first-stages.md": "tests/test_recipes.py",
+    "docs/recipes/graph-and-seeds.md": "tests/test_graph_recipe.py",
+    "docs/recipes/query-sets.md": "tests/distributed/test_recipe.py",
+    "docs/serving.md": "tests/serve/test_serve_docs.py",
+}
 BLOCK = re.compile(
     r"^(?P<fence>```|~~~)(?P<kind>\w+)\n(?P<code>.*?)^(?P=fence)$"
     r"(?:\n\n```text\n(?P<printed>.*?)^```$)?"
@@ -146,7 +155,7 @@ def installs(block):
     [
         pytest.param(page, marks=[pytest.mark.slow] if page in SLOW else [])
         for page, blocks in BLOCKS.items()
-        if blocks
+        if blocks and page not in OWN_TESTS
     ],
 )
 def test_blocks_run_and_print_what_the_page_says(page, readers_data, folder):
@@ -175,6 +184,11 @@ def test_blocks_that_do_not_run_are_few_and_say_why():
     # Of those that are left out, most need a GPU.
     assert len(left_out) <= len(every) / 3
     print(f"{len(every) - len(left_out)} blocks run, {len(left_out)} do not")
+
+
+@pytest.mark.parametrize("page", sorted(OWN_TESTS.keys() & PAGES.keys()))
+def test_a_page_that_is_not_run_here_has_a_test_of_its_own(page):
+    assert f'"{Path(page).name}"' in (ROOT / OWN_TESTS[page]).read_text(encoding="utf-8")
 
 
 def test_no_block_of_code_escapes():

@@ -23,8 +23,9 @@ class Neighbors(TransformerMixin, BaseEstimator):
         return self
 
     def transform(self, X):
-        ranking = self.index_.search(X, k=self.n_neighbors)
-        rows = np.repeat(np.arange(len(X)), self.n_neighbors)
+        count = self.n_neighbors + 1  # as KNeighborsTransformer counts
+        ranking = self.index_.search(X, k=count)
+        rows = np.repeat(np.arange(len(X)), count)
         values = (1 - ranking.scores).ravel()
         places = (rows, ranking.ids.ravel())
         return scipy.sparse.csr_array((values, places), shape=(len(X), self.index_.n))

@@ -5,9 +5,9 @@
 
 Each gets an empty environment and a fresh clone. The clock runs from the clone to the printed
 result: clone, install, native core, run. Reading and typing are not in it. Lines of glue are those
-of ``bench/first_result/user_KIND.py`` between what the user has and what he wants, without blank lines;
-"before" is the same with the commit before keys, first stages and estimators, and must print the
-same. What pip has in its cache is not fetched again.
+of ``bench/first_result/user_KIND.py`` between what the user has and what he wants, without blank
+lines; "before" is the same with the commit before keys, first stages and estimators, and must print
+the same. What pip has in its cache is not fetched again.
 """
 
 from __future__ import annotations

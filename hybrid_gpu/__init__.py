@@ -54,7 +54,7 @@ from hybrid_gpu.ranking.query_expansion import Expansion, augment_database
 from hybrid_gpu.ranking.request import Method
 from hybrid_gpu.ranking.top_items import Ranking, Report, top_items
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 __all__ = [
     "METHODS",

@@ -14,7 +14,7 @@ ORDER = (
     *("errors", "choices", "progress", "other_arrays", "validation", "result_lists", "backends"),
     *("files", "graph", "diffusion", "ranking"),
     *("evaluation", "index", "sklearn", "distributed", "lab", "datasets", "__init__"),
-    *("explore", "serve", "cli"),
+    *("explore", "serve", "cli", "__main__"),
 )
 # Modules that keep to fewer places than those before them.
 ONLY = {
@@ -36,6 +36,7 @@ LATE = tuple(
     for name in (
         *("backends.cupy_backend", "backends.cuda", "backends.cuda_launch", "backends.cuda_steps"),
         *("backends.device_speed", "backends.devices", "serve.running", "serve.live_explorer"),
+        "cli",
     )
 )
 MOST_LINES = 400

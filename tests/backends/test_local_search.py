@@ -571,7 +571,9 @@ def test_small_components_are_solved_beside_their_best_scores(backend, rng, dtyp
     blocks = [np.ones((4, 4)) - np.eye(4), rng.uniform(0.1, 1, (40, 40))]
     blocks[1] = np.triu(blocks[1], 1) + np.triu(blocks[1], 1).T
     graph = hg.graph_from_affinity(
-        sparse.csr_array(sparse.block_diag(blocks)), dtype=dtype, backend=backend
+        sparse.block_diag([sparse.csr_array(block) for block in blocks], format="csr"),
+        dtype=dtype,
+        backend=backend,
     )
     problem = problem_of(graph, backend, 0.9, groups=6)
     places, weights = np.array([[0, 9]]), np.array([[1, 1e-3]], dtype)

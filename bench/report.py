@@ -206,6 +206,6 @@ if __name__ == "__main__":
     for path, content in (figures(newest("paper_experiments")) | peer_figures()).items():
         path.write_bytes(content)
         print(path.name)
-    for path in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))):
+    for path in (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))):
         path.write_text(filled(path.read_text(encoding="utf-8")), encoding="utf-8")
         print(path.name)

@@ -225,10 +225,10 @@ def test_every_figure_is_shown_and_every_shown_one_is_there():
     shown = {
         Path(name).name
         for page in PAGES.values()
-        for name in re.findall(r"\(([\w/.-]+\.svg)\)", page)
+        for name in re.findall(r"\(([\w/.-]+\.(?:svg|png))\)", page)
     }
     assert shown == {path.name for path in FIGURES.iterdir()}
-    assert len(shown) == 7
+    assert len(shown) == 8
 
 
 def drawing(text):

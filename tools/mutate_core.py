@@ -94,6 +94,7 @@ MODULES = {
     "rankings": ("evaluation", "measures"),
     "relevance": ("evaluation", "measures"),
     "result_lists": ("result_lists", "diffusion_index"),
+    "result_memory": ("result_memory",),
     "revisited": ("evaluation",),
     "row_selection": ("backends",),
     "search": ("diffusion_index",),

@@ -176,7 +176,8 @@ def _round(
     aimed = queries.goal
     solution = solved(task, system, nodes, aimed)
     nodes = replace(nodes, score=solution.score)
-    last, kth, below = _scores_at(task, system, nodes, (effort.watched, k, k + effort.changes))
+    ranks = effort.watched, k, k - effort.spare, k + effort.spare + 1
+    last, kth, within, beyond = _scores_at(task, system, nodes, ranks)
     last = xp.where(rows >= effort.watched, last, xp.zeros_like(last))
     goal = xp.where(last > 0, _goal_beside(task, queries, last, effort.watched), aimed)
     # Whole components are solved well: nothing else is wrong with them.
@@ -194,8 +195,8 @@ def _round(
     query = nodes.keys // task.n
     above = ~nodes.inside & (predicted >= xp.take(last, query))
     (rivals,) = sums_by_query(query, m, task.backend)(above)
-    gap, moved = kth - below, xp.where(xp.isfinite(drift), drift, xp.ones_like(drift))
-    close = (gap > effort.tolerance / 4 * kth) & (gap <= effort.gap * moved * kth)
+    gap, moved = within - beyond, xp.where(xp.isfinite(drift), drift, xp.ones_like(drift))
+    close = (gap > effort.tolerance / 4 * within) & (gap <= effort.gap * moved * last)
     moves = (changes > effort.few) | close
     still = xp.where(
         moves, (changes <= effort.changes) & (drift <= effort.calm), drift <= effort.drift

@@ -23,12 +23,11 @@ from hybrid_gpu.backends.protocol import (
     Eigenpairs,
     HostArray,
     Numbering,
-    Product,
     SparseMatrix,
     TopK,
-    Update,
 )
 from hybrid_gpu.backends.row_selection import best_of_row
+from hybrid_gpu.backends.step_records import Product, Update
 from hybrid_gpu.backends.threads import for_each
 from hybrid_gpu.errors import DeviceMismatchError
 from hybrid_gpu.other_arrays import readable
@@ -162,7 +161,13 @@ class NumpyBackend(GenericBackend):
         return result
 
     def laplacian_step(
-        self, matrix: SparseMatrix, direction: Array, alpha: float, *, summed: bool = True
+        self,
+        matrix: SparseMatrix,
+        direction: Array,
+        alpha: float,
+        *,
+        summed: bool = True,
+        wanted: Array | None = None,
     ) -> Product:
         assert isinstance(matrix, CsrMatrix)
         direction = np.ascontiguousarray(direction)

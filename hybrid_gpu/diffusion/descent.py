@@ -6,10 +6,12 @@ import math
 from dataclasses import dataclass, fields, replace
 from typing import Any, Protocol
 
+import numpy as np
+
 from hybrid_gpu.backends import Array, Backend, SparseMatrix
 from hybrid_gpu.backends.generic import safe_ratio
-from hybrid_gpu.backends.protocol import Product
-from hybrid_gpu.backends.step_records import Standing
+from hybrid_gpu.backends.protocol import HostArray
+from hybrid_gpu.backends.step_records import Course, Product, Standing
 from hybrid_gpu.diffusion.basis import Basis, Deflation
 from hybrid_gpu.diffusion.solution import RANKING_ACCURACY
 
@@ -49,9 +51,11 @@ class System:
     backend: Backend
     watched: Array | None = None
 
-    def product(self, direction: Array) -> Product:
+    def product(self, direction: Array, wanted: Array | None = None) -> Product:
         """``(I - alpha W) P``; its curvature may be in parts."""
-        return self.backend.laplacian_step(self.adjacency, direction, self.alpha, summed=False)
+        return self.backend.laplacian_step(
+            self.adjacency, direction, self.alpha, summed=False, wanted=wanted
+        )
 
     def left(self, solution: Array) -> Array:
         """What a solution leaves of the right-hand side; in float64 where that is needed."""
@@ -124,9 +128,9 @@ class Span:
     taken_out: Deflation
 
     def corrected(self, solution: Array, residual: Array) -> tuple[Array, Array]:
-        """Solve the residual's part in the span: none of it is left."""
+        """Solve the residual's part in the span: none of it is left. Both may be overwritten."""
         taken = self.taken_out(residual)
-        return solution + self.basis.prolong(taken.coefficients), taken.values
+        return self.basis.prolong_onto(solution, taken.coefficients), taken.values
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -159,21 +163,25 @@ class _Walk:
     """Columns on their way; ``numbers`` are their own."""
 
     numbers: Array
-    solution: Array
-    residual: Array
-    direction: Array
-    standing: Standing
+    at: Course
+
+    @property
+    def wanting(self) -> Array:
+        """Who has not arrived, bool (m,)."""
+        return self.at.standing.squared > self.at.standing.target
 
     def columns(self, chosen: Array, xp: Any) -> _Walk:
         """Some of the columns, by their places."""
-        names = [field.name for field in fields(self.standing)]
-        parts = (xp.take(getattr(self.standing, name), chosen) for name in names)
+        standing = self.at.standing
+        parts = (xp.take(getattr(standing, field.name), chosen) for field in fields(standing))
         return _Walk(
             numbers=xp.take(self.numbers, chosen),
-            solution=xp.take(self.solution, chosen, axis=1),
-            residual=xp.take(self.residual, chosen, axis=1),
-            direction=xp.take(self.direction, chosen, axis=1),
-            standing=Standing(*parts),
+            at=Course(
+                solution=xp.take(self.at.solution, chosen, axis=1),
+                residual=xp.take(self.at.residual, chosen, axis=1),
+                direction=xp.take(self.at.direction, chosen, axis=1),
+                standing=Standing(*parts),
+            ),
         )
 
 
@@ -184,8 +192,8 @@ class Operator(Protocol):
     def alpha(self) -> float:
         """No eigenvalue is below ``1 - alpha``."""
 
-    def product(self, direction: Array) -> Product:
-        """The matrix times a direction (n, m)."""
+    def product(self, direction: Array, wanted: Array | None = None) -> Product:
+        """The matrix times a direction (n, m); anything, if none of the columns is wanted."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -202,35 +210,49 @@ class Descent:
         """Steps until every column's squared residual is below its target; how many they were."""
         xp, backend = self.backend.xp, self.backend
         squared = backend.column_dots(residual, residual)
-        fresh = xp.ones_like(squared, dtype=xp.bool)
+        standing = Standing(squared, squared, target, xp.ones_like(squared, dtype=xp.bool))
+        direction = xp.asarray(residual, copy=True)
         walk = _Walk(
             numbers=xp.arange(squared.shape[0], dtype=xp.int64, device=backend.device),
-            solution=solution,
-            residual=residual,
-            direction=xp.asarray(residual, copy=True),
-            standing=Standing(squared, squared, target, fresh),
+            at=Course(solution, residual, direction, standing),
         )
         arrived: list[_Walk] = []
         taken = 0
         while taken < steps:
+            product = None
             if stop_early and taken % _STEPS_BETWEEN_CHECKS == 0:
-                wanting = walk.standing.squared > walk.standing.target
-                count = int(xp.sum(xp.astype(wanting, xp.int64)))
+                wanting, product = self._look(walk)
+                count = int(np.count_nonzero(wanting))
                 if count == 0:
                     break
-                if count <= _NARROWED_TO * walk.numbers.shape[0]:
-                    (going,), (over,) = xp.nonzero(wanting), xp.nonzero(~wanting)
+                if count <= _NARROWED_TO * wanting.size:
+                    going, over = (
+                        backend.asarray(np.flatnonzero(some)) for some in (wanting, ~wanting)
+                    )
                     arrived.append(walk.columns(over, xp))
-                    walk = walk.columns(going, xp)
+                    walk, product = walk.columns(going, xp), None
             taken += 1
             project = taken % _STEPS_BETWEEN_PROJECTIONS == 0
-            walk = self._stepped(walk, project, stop_early)
+            if product is None:
+                product = self.operator.product(walk.at.direction)
+            walk = replace(walk, at=self._stepped(walk.at, product, project, stop_early))
         return _together([*arrived, walk], xp), taken
 
-    def _stepped(self, walk: _Walk, project: bool, stop_early: bool) -> _Walk:
+    def _look(self, walk: _Walk) -> tuple[HostArray, Product | None]:
+        """Who has not arrived, on the host; and the next product, if that is under way already."""
+        wanting, product = walk.wanting, None
+        told = self.backend.download(wanting)
+        if self.backend.runs_late:
+            # The device works on it while the host waits for the answer, and would have nothing to
+            # do otherwise. If everybody has arrived, it does nothing.
+            product = self.operator.product(walk.at.direction, wanting)
+        return told(), product
+
+    def _stepped(
+        self, columns: Course, product: Product, project: bool, stop_early: bool
+    ) -> Course:
         """One step of every column that has not arrived."""
-        backend, span, standing, taken = self.backend, self.span, walk.standing, None
-        product = self.operator.product(walk.direction)
+        backend, span, standing, taken = self.backend, self.span, columns.standing, None
         values = product.values
         if span is not None:
             # Every column v of the product loses A Z E^-1 Z^T v.
@@ -242,29 +264,30 @@ class Descent:
         least = (1 - self.operator.alpha) / 2
         noise = _CURVATURE_NOISE * float(backend.xp.finfo(values.dtype).eps)
         moves = backend.cg_pace(product, standing, least, taken, noise)
+        if span is None or not project:
+            return backend.cg_advance(columns, values, moves, stop_early=stop_early)
+        before, direction = standing.length, columns.direction
         update = backend.cg_update(
-            walk.solution, walk.residual, walk.direction, values, moves.step, summed=False
+            columns.solution, columns.residual, direction, values, moves.step, summed=False
         )
-        solution, residual, left = update.solution, update.residual, update.squared_norm
-        moving = moves.moving
-        if span is not None and project:
-            # Rounding lets the residual leak into the span, where the operator is zero and steps
-            # grow without bound: left alone, errors of 1e-5 after 20 steps are 1 after 100.
-            solution, residual = span.corrected(solution, residual)
-            left = backend.column_dots(residual, residual)
-            # A direction that is no longer orthogonal to the residuals, as its length tells, has
-            # lost its way: the column begins anew.
-            length, before = backend.column_dots(walk.direction, walk.direction), standing.length
-            moving = moving & (length > 0.5 * before) & (length < 2 * before)
-            standing = replace(standing, length=length)
-        turn = backend.cg_turn(left, standing, moving, stop_early=stop_early)
-        direction = backend.cg_direction(residual, walk.direction, turn.ratio)
-        return _Walk(walk.numbers, solution, residual, direction, turn.standing)
+        # Rounding lets the residual leak into the span, where the operator is zero and steps
+        # grow without bound: left alone, errors of 1e-5 after 20 steps are 1 after 100.
+        solution, residual = span.corrected(update.solution, update.residual)
+        left = backend.column_dots(residual, residual)
+        # A direction that is no longer orthogonal to the residuals, as its length tells, has
+        # lost its way: the column begins anew.
+        length = backend.column_dots(direction, direction)
+        moving = moves.moving & (length > 0.5 * before) & (length < 2 * before)
+        turn = backend.cg_turn(
+            left, replace(standing, length=length), moving, stop_early=stop_early
+        )
+        direction = backend.cg_direction(residual, direction, turn.ratio)
+        return Course(solution, residual, direction, turn.standing)
 
 
 def _together(walks: list[_Walk], xp: Any) -> Array:
     """The solutions of all columns, in their order."""
     if len(walks) == 1:
-        return walks[0].solution
+        return walks[0].at.solution
     places = xp.argsort(xp.concat([walk.numbers for walk in walks]))
-    return xp.take(xp.concat([walk.solution for walk in walks], axis=1), places, axis=1)
+    return xp.take(xp.concat([walk.at.solution for walk in walks], axis=1), places, axis=1)

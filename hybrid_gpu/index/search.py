@@ -203,7 +203,9 @@ def _good_enough(ranked: Ranked, request: Request, backend: Backend) -> Ranked:
     if request.min_score is None:
         return ranked
     xp, best = backend.xp, ranked.best
-    good = best.scores >= request.min_score
+    # What is beyond the precision of the scores is beyond all of them.
+    largest = float(xp.finfo(best.scores.dtype).max)
+    good = best.scores >= min(max(request.min_score, -largest), largest)
     scores = xp.where(good, best.scores, xp.full_like(best.scores, -xp.inf))
     ids = xp.where(good, best.ids, -xp.ones_like(best.ids))
     return replace(ranked, best=TopK(scores=scores, ids=ids))
@@ -211,7 +213,8 @@ def _good_enough(ranked: Ranked, request: Request, backend: Backend) -> Ranked:
 
 def _degree_corrected(state: IndexState, solution: Solution) -> Solution:
     """Scores divided by the root of the items' degrees."""
-    return replace(solution, values=solution.values * state.graph.degree_correction(state.backend))
+    correction = state.graph.degree_correction(state.backend)
+    return replace(solution, values=solution.values * correction, filled=0)
 
 
 class _Results:

@@ -87,7 +87,8 @@ def _hybrid(state: IndexState, first_stage: FirstStage, request: Request) -> Sol
         reached, zeros = first_stage.reachable(), backend.xp.zeros_like(solution.values)
         values = backend.xp.where(reached, solution.values, zeros)
         system = system_of(adjacency, right_side, alpha, backend)
-        solution = replace(solution, values=values, residuals=system.residuals(values))
+        residuals = system.residuals(values)
+        solution = replace(solution, values=values, residuals=residuals, filled=0)
     return replace(solution, scale=first_stage.scale)
 
 

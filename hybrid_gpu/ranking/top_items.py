@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -277,11 +277,14 @@ class Wanted:
         Gives what orders items of a score of 0, (m, n).
     permitted : bool array of shape (n, m) or (n, 1), or None
         The items that a ranking may have; None for all.
+    filled : int
+        So many scores of each query, or more, are known to be positive, and none to be NaN.
     """
 
     k: int
     similarities: Callable[[], Array] | None = None
     permitted: Array | None = None
+    filled: int = 0
 
 
 def best_items(
@@ -298,6 +301,9 @@ def best_items(
     if wanted.permitted is not None:
         known = best.scores > nothing
         best = TopK(scores=best.scores, ids=xp.where(known, best.ids, -xp.ones_like(best.ids)))
+    elif wanted.filled >= wanted.k:
+        # To ask waits for the device.
+        return _named(best, numbering, xp)
     short = best.scores[:, -1] <= 0
     # Both at once: to ask waits for the device.
     asked = xp.stack([xp.any(xp.isnan(best.scores)), xp.any(short)])
@@ -317,6 +323,11 @@ def best_items(
         ids = xp.concat([xp.take(best.ids, fine, axis=0), filled.ids])
         values = xp.concat([xp.take(best.scores, fine, axis=0), filled.scores])
         best = TopK(scores=xp.take(values, back, axis=0), ids=xp.take(ids, back, axis=0))
+    return _named(best, numbering, xp)
+
+
+def _named(best: TopK, numbering: Numbering | None, xp: Any) -> TopK:
+    """The best with the ids of the user."""
     if numbering is None:
         return best
     return TopK(scores=best.scores, ids=numbering.to_ids(best.ids, xp))
@@ -326,6 +337,7 @@ def ranked_solution(
     solution: Solution, wanted: Wanted, backend: Backend, numbering: Numbering
 ) -> Ranked:
     """The best items of a solution, with their scores in the units of the observation."""
+    wanted = replace(wanted, filled=solution.filled)
     best = best_items(solution.values, wanted, backend, numbering)
     if solution.scale is not None:
         # Not before they are ranked: tiny scores would all become zero.

@@ -423,14 +423,17 @@ static double LOCAL(hg_goal)(int64_t rank, REAL score, double whole, double tole
     return tolerance * (score > 0 && small < whole ? small : whole);
 }
 
-/* Whether more of the best may change places with others than is allowed, as far as scores still
- * move: whether the k-th and the one so many ranks below it are that near. Equal scores may. `sorted`
- * has the scores of T. */
-static int LOCAL(hg_close)(LOCAL(hg_local) *local, int64_t k, double drift) {
+/* Whether more of the best k may be wrong than `spare`, as far as scores still move. One more are
+ * wrong only if so many from inside change places with so many from outside, and the innermost pair
+ * of these is at least from rank k - spare to k + spare + 1: whether that is near beside the drift,
+ * which is told as a part of the last score watched. Equal scores may change. `sorted` has the
+ * scores of T. */
+static int LOCAL(hg_close)(LOCAL(hg_local) *local, int64_t k, REAL last, double drift) {
     const hg_local_settings *settings = local->settings;
-    const double below = LOCAL(hg_kth)(local->sorted, local->rows, k + settings->changes);
-    const double kth = LOCAL(hg_kth)(local->sorted, local->rows, k), gap = kth - below;
-    return gap > settings->tolerance / 4 * kth && gap <= settings->gap * drift * kth;
+    const double inside = LOCAL(hg_kth)(local->sorted, local->rows, k - settings->spare);
+    const double outside = LOCAL(hg_kth)(local->sorted, local->rows, k + settings->spare + 1);
+    const double gap = inside - outside;
+    return gap > settings->tolerance / 4 * inside && gap <= settings->gap * drift * last;
 }
 
 /* The best visited items by their predicted scores join T: all that are predicted above the last of
@@ -489,7 +492,7 @@ static void LOCAL(hg_rounds)(LOCAL(hg_local) *local, int64_t k, double whole,
             break;
         }
         const REAL outside = LOCAL(hg_predict)(local);
-        const int moves = changes > settings->few || (last > 0 && LOCAL(hg_close)(local, k, drift));
+        const int moves = changes > settings->few || (last > 0 && LOCAL(hg_close)(local, k, last, drift));
         const int still = moves ? changes <= settings->changes && drift <= settings->calm
                                 : drift <= settings->drift;
         /* Who has seen most of a graph goes on to all of it: it has no near and far. */
@@ -533,6 +536,8 @@ static void LOCAL(hg_query)(LOCAL(hg_local) *local, int64_t width, const int64_t
         if (local->rows > 0) report->found = LOCAL(hg_best)(local, k, best, scores);
     }
     report->visited = local->rows;
+    report->seen = local->visited;
+    report->entries = local->entries;
     for (int64_t number = 0; number < local->visited; number++)
         memory->place[memory->node[number]] = -1;
 }

@@ -11,13 +11,14 @@ import scipy.sparse as sparse
 from conftest import TOLERANCE, clustered_vectors, dense, path, two_cliques
 
 import hybrid_gpu as hg
-from hybrid_gpu.backends import threads
+from hybrid_gpu.backends import native_local, threads
 from hybrid_gpu.backends.generic import GenericBackend
 from hybrid_gpu.backends.local_records import LocalEffort, LocalProblem
 from hybrid_gpu.backends.local_search import search_locally
 from hybrid_gpu.backends.native import native_core
 from hybrid_gpu.backends.native_backend import NativeBackend
 from hybrid_gpu.backends.protocol import CoarseInverse
+from hybrid_gpu.diffusion.local import ROOMS
 
 EFFORT = LocalEffort(
     tolerance=5e-4,
@@ -26,6 +27,7 @@ EFFORT = LocalEffort(
     drift=0.01,
     calm=0.002,
     gap=1,
+    spare=0,
     changes=1,
     few=0,
     watched=100,
@@ -571,6 +573,90 @@ def test_equal_scores_at_the_border_are_no_reason_to_go_on(backend, rng):
     alone = searched(backend, problem, places, weights, 10, replace(effort, gap=0))
     assert twins.settled.sum() > 6
     assert alone.settled.all()
+
+
+@pytest.mark.parametrize(("k", "spare"), [(5, 0), (30, 2), (60, 0)])
+def test_gaps_are_measured_by_what_scores_moved_in_the_last_round(backend, rng, k, spare):
+    problem, graph = grid(backend, 0.9, height=30, width=40)
+    watched, settled = 60, 0
+    usual = replace(STILL, watched=watched, fewest=150, push=0.5, calm=-1.0, few=10**9)
+    endless = replace(usual, drift=-1.0)
+    for places, weights in zip(*observations(rng, graph.n, m=7), strict=True):
+        given = backend, problem, places[None], weights[None]
+        first = searched(*given, k, replace(usual, gap=0, spare=spare))
+        number = int(first.rounds[0])
+        before, now = (
+            searched(*given, graph.n, replace(endless, rounds=rounds))
+            for rounds in (number - 1, number)
+        )
+        scores, last = now.scores[0], now.scores[0, watched - 1]
+        older = dict(zip(before.places[0, : before.found[0]], before.scores[0], strict=False))
+        moved = [
+            score - older[place]
+            for place, score in zip(now.places[0], scores, strict=True)
+            if place in older and 0.7 * last <= score <= 1.5 * last
+        ]
+        gap = float(scores[k - 1 - spare] - scores[k + spare])
+        if not first.settled[0] or gap < 1e-3 * last:  # near ties: what is told is rounded
+            continue
+        limit = gap / float(np.std(moved))
+        settled += 1
+        # Further apart than so many times what scores moved, or not.
+        for part, expected in ((0.8, True), (1.25, False)):
+            effort = replace(usual, gap=part * limit, spare=spare, rounds=number)
+            assert searched(*given, k, effort).settled[0] == expected
+    assert settled > 2
+
+
+@pytest.mark.parametrize(("k", "settles"), [(1, False), (2, True), (4, True), (5, False)])
+def test_ranks_that_are_equal_by_symmetry_may_change_places(backend, k, settles):
+    # Around the middle of a grid: one item, its four neighbors, and then the next.
+    problem, graph = grid(backend, 0.9, height=31, width=31)
+    places, weights = np.array([[graph.n // 2]]), np.ones((1, 1))
+    # Nothing but scores that are near each other keeps a query going.
+    effort = replace(STILL, gap=1e9, calm=-1.0, few=10**9, fewest=150, push=0.5, rounds=5)
+    found = searched(backend, problem, places, weights, k, effort)
+    assert found.visited[0] < graph.n
+    assert found.settled[0] == settles
+
+
+@pytest.mark.skipif(native_core() is None, reason="there is no native core")
+def test_more_room_than_a_query_needs_changes_no_bit(rng, dtype):
+    backend = NativeBackend(native_core())
+    problem, graph = clusters(backend, rng, 0.97, dtype, n=3000)
+    places, weights = observations(rng, graph.n, 20, dtype=dtype)
+    small, large = (
+        backend.local_search(problem, places, weights, 20, replace(EFFORT, room=room))
+        for room in (1200, 3000)
+    )
+    assert 0 < small.settled.sum() < 20
+    for field in fields(small):
+        one, other = getattr(small, field.name), getattr(large, field.name)
+        np.testing.assert_array_equal(one[small.settled], other[small.settled], field.name)
+
+
+@pytest.mark.skipif(native_core() is None, reason="there is no native core")
+@pytest.mark.parametrize("limit", ["items", "entries"])
+def test_memory_of_queries_that_went_far_is_given_back(rng, monkeypatch, limit):
+    backend = NativeBackend(native_core())
+    problem, graph = grid(backend, 0.9)
+    places, weights = observations(rng, graph.n, m=1)
+    # Nearly nobody has more than four neighbors here: there is room for 32 entries of each item.
+    monkeypatch.setattr(native_local, "_ENTRIES_PER_ITEM", 32 if limit == "items" else 1)
+
+    def kept(most):
+        monkeypatch.setattr(native_local, "KEPT_ROOM", most)
+        backend.local_search(problem, places, weights, 10, replace(EFFORT, room=graph.n))
+        return len(backend._local.memories._free)
+
+    seen = kept(graph.n)
+    assert seen == 1
+    assert kept(100) == 0
+    assert kept(graph.n) == 1
+
+
+def test_memory_is_kept_for_the_first_of_the_rooms():
+    assert ROOMS[0] == native_local.KEPT_ROOM
 
 
 @pytest.mark.skipif(native_core() is None, reason="there is no native core")

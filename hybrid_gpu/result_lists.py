@@ -173,7 +173,9 @@ def _joined(rows: list[Any]) -> NDArray[Any]:
     # NumPy would make strings of the integers among them, and floats of large integers.
     flat = [one for row in rows for one in (row.tolist() if hasattr(row, "tolist") else row)]
     if all(isinstance(one, (int, np.integer)) and not isinstance(one, bool) for one in flat):
-        if max(flat) < 2**64 and min(flat) >= 0:
+        if min(flat) >= -(2**63) and max(flat) < 2**63:
+            return np.array(flat, np.int64)
+        if min(flat) >= 0 and max(flat) < 2**64:
             return np.array(flat, np.uint64)
     array = np.empty(len(flat), dtype=object)
     array[:] = flat

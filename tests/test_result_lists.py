@@ -234,6 +234,13 @@ def test_lists_of_any_lengths_are_those_that_are_filled_up(index, lists, lengths
         same(other.rerank(given, k=8), expected)
 
 
+def test_signed_and_unsigned_lists_go_together(index, lists):
+    expected = padded(index, lists, (2, 6, 1))
+    ids = [lists[0][0, :2].astype("uint64"), lists[0][1], np.array([lists[0][2, 0], -1])]
+    cosines = [lists[1][0, :2], lists[1][1], lists[1][2, :2]]
+    np.testing.assert_array_equal(index.rerank(ids, cosines, k=8).ids, expected.ids)
+
+
 def test_nothing_found_for_any_query_is_no_error(index):
     for found in (index.rerank([[], []], [[], []], k=3), index.rerank([{}, {}], k=3)):
         assert found.ids.tolist() == [[-1] * 3] * 2
@@ -331,6 +338,7 @@ def test_names_of_other_engines_are_answered_by_ours(index, lists, metric, told)
     ("given", "fault", "told"),
     [
         (([[1], [2, 3]], [[0.5], [0.5]]), ValueError, "query 1 has 2 ids and 1 similarities"),
+        (([[1, 2], [3, 4]], [[0.5], [0.5, 0.4]]), ValueError, "query 0 has 2 ids and 1 simil"),
         (([[1], [2, 3]], [[0.5]]), ValueError, "2 and 1 lists"),
         (([[1], [2, 3]], [["a"], [1, 2]]), TypeError, "lists of numbers"),
         (([{1: 0.5}, [2]],), TypeError, "got both"),

@@ -69,13 +69,11 @@ class CupyBackend(GenericBackend):
 
     def asarray(self, values: Any, dtype: str | None = None) -> Array:
         with self.device:
-            if not isinstance(values, cupy.ndarray):
-                values = readable(values)
             if isinstance(values, cupy.ndarray):
                 self._check_device(values.device.id)
             elif self._is_on_gpu(values):
                 self._check_device(int(values.__dlpack_device__()[1]))
-                values = cupy.from_dlpack(values)
+                values = cupy.from_dlpack(readable(values))
             else:
                 return cupy.asarray(np.asarray(host_view(values), dtype=dtype))
             return values if dtype is None else values.astype(dtype, copy=False)

@@ -15,11 +15,13 @@ import uvicorn
 from starlette.applications import Starlette
 
 from hybrid_gpu.backends import select_backend
+from hybrid_gpu.explore.collection import Collection
 from hybrid_gpu.index.diffusion_index import DiffusionIndex
 from hybrid_gpu.index.factory import load_index
 from hybrid_gpu.index.replicas import Replicas
 from hybrid_gpu.serve.app import create_app
 from hybrid_gpu.serve.counters import Counters
+from hybrid_gpu.serve.explorer import PUBLIC, explorer_routes
 from hybrid_gpu.serve.settings import TOKEN_VARIABLE, ServerSettings
 
 # How a process that answers learns from the one that started it what to do.
@@ -77,7 +79,9 @@ def launched_app(launch: Launch) -> Starlette:
     """The app of a launch: where a process loads its index, and pages of others come in."""
     index = opened_index(launch.folder, launch.backend)
     counters = None if launch.counters is None else Counters(Path(launch.counters))
-    return create_app(index, launch.settings, counters=counters)
+    first = index.indexes[0] if isinstance(index, Replicas) else index
+    pages = explorer_routes(Collection(first, title=Path(launch.folder).name))
+    return create_app(index, launch.settings, routes=pages, public=PUBLIC, counters=counters)
 
 
 def worker_app() -> Starlette:

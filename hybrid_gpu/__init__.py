@@ -35,6 +35,8 @@ from hybrid_gpu.graph.affinity import Graph, graph_from_affinity, reciprocal_gra
 from hybrid_gpu.graph.aggregation import Aggregation, aggregate
 from hybrid_gpu.graph.neighbors import Neighbors, nearest_neighbors
 from hybrid_gpu.index.diffusion_index import DiffusionIndex
+from hybrid_gpu.index.explain import explain
+from hybrid_gpu.index.explanations import Explanation, GraphPath, Hit
 from hybrid_gpu.index.factory import (
     PAPER,
     build_index,
@@ -52,7 +54,7 @@ from hybrid_gpu.ranking.query_expansion import Expansion, augment_database
 from hybrid_gpu.ranking.request import Method
 from hybrid_gpu.ranking.top_items import Ranking, Report, top_items
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 __all__ = [
     "METHODS",
@@ -69,11 +71,14 @@ __all__ = [
     "DiffusionIndex",
     "EigenBasis",
     "Expansion",
+    "Explanation",
     "FilesReport",
     "Filter",
     "GalerkinBasis",
     "Graph",
+    "GraphPath",
     "HeatKernel",
+    "Hit",
     "HybridGpuError",
     "IndexFileError",
     "Method",
@@ -107,6 +112,7 @@ __all__ = [
     "error_bounds",
     "estimate_precompute",
     "evaluation",
+    "explain",
     "given_basis",
     "graph_from_affinity",
     "leading_eigenpairs",

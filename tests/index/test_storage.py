@@ -9,7 +9,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 import scipy.sparse as sparse
-from conftest import METHODS_OF_EIGENVECTORS, changed, clustered_vectors, two_cliques
+from conftest import (
+    METHODS_OF_EIGENVECTORS,
+    changed,
+    clustered_vectors,
+    needs_python_311,
+    two_cliques,
+)
 
 import hybrid_gpu as hg
 from hybrid_gpu.diffusion.galerkin_basis import GalerkinBasis
@@ -790,6 +796,7 @@ def test_path_at_which_no_index_can_be_is_named(tmp_path, small):
         assert contents(tmp_path / "there").keys() == {"file", "loop"}
 
 
+@needs_python_311
 @pytest.mark.parametrize("call", ["stat", "lstat", "listdir"])
 def test_folder_that_may_not_be_read_is_named(small, larger, monkeypatch, call):
     real = getattr(os, call)

@@ -281,6 +281,7 @@ def test_a_manifest_that_is_none_of_ours_is_refused(place, sets, rerank, content
     "line",
     [
         {"planned": {"input": "a", "output": "../escaped.npz"}},
+        {"planned": {"input": "a", "output": "inside/a.npz"}},
         {"planned": {"input": "a", "output": ".hidden"}},
         {"planned": {"input": 3, "output": "a.npz"}},
         {"planned": "a"},
@@ -444,6 +445,15 @@ def test_bad_files_fail_alone(place, sets, rerank, expected):
     assert set(answers) == {*expected, "none.npz"}
     with np.load(place / "answers" / "none.npz") as none:
         assert (none["ids"].shape, none["ids"].dtype) == ((0, K), np.int64)
+
+
+def test_a_shard_that_fails_leaves_no_file_behind(place, rerank):
+    np.save(place / "bad.npy", np.full((2, DIMENSIONS), np.nan))
+    (place / "answers").mkdir()
+    folder = str(place / "answers")
+    shard = shards.Shard(0, str(place / "bad.npy"), "bad.npz", folder, "01234567", rerank)
+    assert "finite" in shards.answer_shard(shard).error
+    assert os.listdir(folder) == []  # while others go on, the disk has its room back
 
 
 def test_queries_that_change_while_they_are_read_are_no_answers(place, sets, rerank, monkeypatch):

@@ -20,6 +20,9 @@ from hybrid_gpu.diffusion.observation import Observation, observe
 from hybrid_gpu.diffusion.solution import Solution
 from hybrid_gpu.diffusion.sparsity import Sparsity
 from hybrid_gpu.diffusion.spectrum import Spectrum, leading_eigenpairs
+from hybrid_gpu.distributed.files_job import rerank_files
+from hybrid_gpu.distributed.reranker import Reranker
+from hybrid_gpu.distributed.summary import FilesReport, ShardReport
 from hybrid_gpu.errors import (
     BackendUnavailableError,
     ConvergenceError,
@@ -51,7 +54,7 @@ from hybrid_gpu.ranking.query_expansion import Expansion, augment_database
 from hybrid_gpu.ranking.request import Method
 from hybrid_gpu.ranking.top_items import Ranking, Report, top_items
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 __all__ = [
     "METHODS",
@@ -69,6 +72,7 @@ __all__ = [
     "EigenBasis",
     "Expansion",
     "Explanation",
+    "FilesReport",
     "Filter",
     "GalerkinBasis",
     "Graph",
@@ -87,7 +91,9 @@ __all__ = [
     "ReplicaError",
     "Replicas",
     "Report",
+    "Reranker",
     "Setting",
+    "ShardReport",
     "Solution",
     "Sparsity",
     "Spectrum",
@@ -116,6 +122,7 @@ __all__ = [
     "plan",
     "predicted_bytes",
     "reciprocal_graph",
+    "rerank_files",
     "select_backend",
     "sparse_eigen_basis",
     "top_items",

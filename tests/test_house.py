@@ -11,15 +11,17 @@ import pytest
 ROOT = Path(__file__).parent.parent / "hybrid_gpu"
 # A module imports from its own place and from places before it.
 ORDER = (
-    *("errors", "choices", "progress", "validation", "backends", "files", "graph", "diffusion"),
-    "ranking",
-    *("evaluation", "index", "lab", "datasets", "__init__", "explore", "serve", "cli"),
+    *("errors", "choices", "progress", "other_arrays", "validation", "result_lists", "backends"),
+    *("files", "graph", "diffusion", "ranking"),
+    *("evaluation", "index", "sklearn", "distributed", "lab", "datasets", "__init__"),
+    *("explore", "serve", "cli", "__main__"),
 )
 # Modules that keep to fewer places than those before them.
 ONLY = {
     "evaluation": {"errors", "validation", "backends", "evaluation"},
     "reference": set(),
     "datasets": {"files", "lab"},
+    "sklearn": {"errors", "choices", "validation", "diffusion", "ranking", "index"},
 }
 # What anything may import: it imports nothing of ours but errors.
 BOTTOM = (
@@ -32,8 +34,9 @@ BOTTOM = (
 LATE = tuple(
     f"hybrid_gpu.{name}"
     for name in (
-        *("backends.cupy_backend", "backends.cuda", "backends.device_speed", "backends.devices"),
-        *("serve.running", "serve.live_explorer"),
+        *("backends.cupy_backend", "backends.cuda", "backends.cuda_launch", "backends.cuda_steps"),
+        *("backends.device_speed", "backends.devices", "serve.running", "serve.live_explorer"),
+        "cli",
     )
 )
 MOST_LINES = 400

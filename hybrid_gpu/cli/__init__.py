@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 
 from hybrid_gpu.cli import (
+    batches,
     demo,
     exploring,
     indexes,
@@ -26,6 +27,7 @@ _COMMANDS = (
     indexes.build,
     searches.search,
     searches.rerank,
+    batches.batch,
     serving.serve,
     exploring.explore,
     measures.evaluate,

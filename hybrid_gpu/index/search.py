@@ -119,6 +119,9 @@ def width_for(state: IndexState, queries: Queries, request: Request) -> int:
         lists += _BYTES_PER_SHORTLISTED * queries.shortlist
         entries = state.graph.adjacency.data.shape[0]
         beside = _BYTES_PER_CUT_EDGE * entries * min(queries.shortlist, state.n) // state.n
+    if request.random_walk:
+        # Values beside the scores that they are made into, and residuals measured as such.
+        lists += 2 * state.n * np.dtype(state.dtype).itemsize
     if request.limits is not None:
         # Scores that are cut to what is permitted, and what that is: by float32, then by bool.
         value = np.dtype(state.dtype).itemsize
@@ -191,6 +194,8 @@ def _take_batch(
         solution = request.method.score(state, found, request)
         if request.degree_correction:
             solution = _degree_corrected(state, solution)
+        if request.random_walk:
+            solution = replace(solution, values=solution.values * state.roots())
     with backend.stage("rank", done.times):
         unreached = found.unreached if request.fill else None
         wanted = Wanted(request.k, unreached, request.permitted)
@@ -213,7 +218,8 @@ def _good_enough(ranked: Ranked, request: Request, backend: Backend) -> Ranked:
 
 def _degree_corrected(state: IndexState, solution: Solution) -> Solution:
     """Scores divided by the root of the items' degrees."""
-    return replace(solution, values=solution.values * state.graph.degree_correction(state.backend))
+    correction = state.graph.degree_correction(state.backend)
+    return replace(solution, values=solution.values * correction, filled=0)
 
 
 class _Results:

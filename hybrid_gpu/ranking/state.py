@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from hybrid_gpu.backends import Array, Backend, on_own_device
+from hybrid_gpu.backends import Array, Backend, on_own_device, settled
 from hybrid_gpu.backends.local_records import LocalProblem
 from hybrid_gpu.backends.protocol import Numbering
 from hybrid_gpu.backends.threads import Kept
@@ -152,6 +152,7 @@ class IndexState:
     notes: tuple[str, ...] = field(init=False)
     _problems: Kept[float, LocalProblem] = field(init=False)
     _edges: Kept[None, HostEdges] = field(init=False)
+    _roots: Kept[None, Array] = field(init=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "n", self.graph.n)
@@ -166,6 +167,7 @@ class IndexState:
         # Of this state alone: another one has another graph, order or basis.
         object.__setattr__(self, "_problems", Kept(2))
         object.__setattr__(self, "_edges", Kept(1))
+        object.__setattr__(self, "_roots", Kept(1))
 
     @property
     def memory(self) -> Mapping[str, int]:
@@ -212,6 +214,15 @@ class IndexState:
                 "descriptors= when building it, or use rerank with the results of your own engine."
             )
         return self.descriptors
+
+    @on_own_device
+    def roots(self) -> Array:
+        """Roots of the degrees over that of the mean one, (n, 1); 1 for items without an edge."""
+
+        def made() -> Array:
+            return settled(lambda: 1 / self.graph.degree_correction(self.backend), self.backend)
+
+        return self._roots.get(None, made)
 
     @on_own_device
     def local_problem(self, alpha: float) -> LocalProblem:

@@ -55,6 +55,8 @@ class Refusal(Exception):
         headers = {}
         if self.retry_after is not None:
             headers["Retry-After"] = str(self.retry_after)
+        if self.status in (408, 413):
+            headers["Connection"] = "close"  # what is left of the body is not read
         if self.status == 401:
             headers["WWW-Authenticate"] = "Bearer"
         return json_response({"error": self.error, "hint": self.hint}, self.status, headers)

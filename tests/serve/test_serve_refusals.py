@@ -276,7 +276,9 @@ def test_body_is_counted_whatever_its_header_says(server, told):
             yield b" " * 1000
 
     headers = {"Content-Type": JSON, **({} if told is None else {"Content-Length": told})}
-    refused(server.ask("POST", "/search", content=chunks(), headers=headers), 413)
+    answer = server.ask("POST", "/search", content=chunks(), headers=headers)
+    refused(answer, 413)
+    assert answer.headers["connection"] == "close"
     assert len(sent) <= 21
     assert server.service._intake.held == 0
 

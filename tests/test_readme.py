@@ -9,11 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
-<<<<<<< HEAD
-from pages import blocks_of, run
-=======
 from conftest import needs_python_311
->>>>>>> site
 
 from hybrid_gpu.lab import kernel_speed
 
@@ -25,15 +21,6 @@ PAGES = {
 README = PAGES["README.md"]
 # Without line breaks, so that a sentence is found wherever its lines end.
 PROSE = {name: " ".join(text.split()) for name, text in PAGES.items()}
-<<<<<<< HEAD
-BLOCKS = blocks_of(README)
-
-
-def test_code_prints_what_the_readme_says():
-    assert len(BLOCKS) >= 2
-    run(BLOCKS, {})
-=======
->>>>>>> site
 
 
 def test_printed_quality_is_that_of_the_table():
@@ -248,9 +235,6 @@ def test_every_figure_is_shown_and_every_shown_one_is_there():
         for name in re.findall(r"\(([\w/.-]+\.(?:svg|png))\)", page)
     }
     assert shown == {path.name for path in FIGURES.iterdir()}
-<<<<<<< HEAD
-    assert len(shown) == 8
-=======
     assert len(shown) >= 8
 
 
@@ -266,7 +250,6 @@ def test_the_readme_shows_every_set_that_was_held_back(bench):
     rows = bench("common").newest("quality_sets")["rows"]
     held_back = {row["data"] for row in rows if "held back" in row["data"]}
     assert set(re.findall(r"^\| (.* \(held back\)) \|", README, re.MULTILINE)) == held_back
->>>>>>> site
 
 
 def drawing(text):

@@ -152,7 +152,7 @@ def _ranking_goal(system: System, values: Array, k: int) -> Array:
 
 def _is_long(system: System, k: int) -> bool:
     """Whether a ranking is so long that the scores at its end may be close together."""
-    return _LONG * k > system.right_side.shape[0]
+    return _LONG * k > int(system.right_side.shape[0])
 
 
 def _due(system: System, k: int) -> Array | int:

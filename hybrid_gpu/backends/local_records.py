@@ -69,6 +69,8 @@ class LocalEffort:
         Steps of a round, and rounds, at most.
     room : int
         Items to visit or to see at most, those beside the visited ones included.
+    rooted : bool
+        Whether items rank by their scores times their roots, which are then the scores.
     """
 
     tolerance: float
@@ -85,6 +87,7 @@ class LocalEffort:
     steps: int
     rounds: int
     room: int
+    rooted: bool = False
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -24,12 +24,11 @@ from hybrid_gpu.backends.protocol import (
     Edges,
     HostArray,
     Numbering,
-    Product,
     SparseMatrix,
     TopK,
-    Update,
 )
 from hybrid_gpu.backends.result_memory import ResultMemory
+from hybrid_gpu.backends.step_records import Product, Update
 
 _REALS = ("float32", "float64")
 
@@ -65,7 +64,13 @@ class NativeBackend(NumpyBackend):
         return values
 
     def laplacian_step(
-        self, matrix: SparseMatrix, direction: Array, alpha: float, *, summed: bool = True
+        self,
+        matrix: SparseMatrix,
+        direction: Array,
+        alpha: float,
+        *,
+        summed: bool = True,
+        wanted: Array | None = None,
     ) -> Product:
         if not _fits(matrix, direction):
             return super().laplacian_step(matrix, direction, alpha)

@@ -43,6 +43,7 @@ class _SettingsFields(ctypes.Structure):
             (name, INTEGER)
             for name in ("spare", "changes", "few", "watched", "fewest", "steps", "rounds")
         ),
+        ("rooted", INTEGER),
     ]
 
 
@@ -165,6 +166,7 @@ def searched(
         effort.fewest,
         effort.steps,
         effort.rounds,
+        int(effort.rooted),
     )
     best, scores = np.full((m, k), -1, np.int64), np.zeros((m, k), like)
     reports = np.zeros(m, _REPORT)

@@ -49,8 +49,8 @@ def most_room(n: int) -> int:
     return min(n, max(_SMALL, 3 * n // 4))
 
 
-def effort_for(k: int, alpha: float, room: int) -> LocalEffort:
-    """The effort for the best ``k`` items to be right."""
+def effort_for(k: int, alpha: float, room: int, *, rooted: bool = False) -> LocalEffort:
+    """The effort for the best ``k`` items to be right, by their scores or those times roots."""
     # The rarer the restart, the more of a score comes from far away, and the slower it arrives.
     patience = min(1.0, (1 - alpha) / 0.01)
     # Of fewer than a hundred, not one may be wrong.
@@ -72,6 +72,7 @@ def effort_for(k: int, alpha: float, room: int) -> LocalEffort:
         steps=100,
         rounds=24,
         room=room,
+        rooted=rooted,
     )
 
 

@@ -166,7 +166,7 @@ def _searched(state: IndexState, first_stage: FirstStage, request: Request) -> L
     # the largest. Array operations take it for all queries at once, and begin again.
     for room in ROOMS[-1:] if state.backend.searches_locally else ROOMS:
         some, values = (xp.take(part, numbers, axis=0) for part in (places, weights))
-        effort = effort_for(request.k, alpha, min(room, most))
+        effort = effort_for(request.k, alpha, min(room, most), rooted=request.random_walk)
         again = state.backend.local_search(problem, some, values, request.k, effort)
         answer = again if answer is None else _joined(answer, numbers, again, xp)
         (numbers,) = xp.nonzero(~answer.settled)
@@ -185,7 +185,8 @@ def _solved(state: IndexState, first_stage: FirstStage, request: Request, rows: 
     watched = None
     if request.permitted is not None:
         watched = take(request.permitted & first_stage.reachable(), rows, axis=1)
-    return diffused(
+    roots = state.roots() if request.random_walk else None
+    solution = diffused(
         state.graph.adjacency,
         right_side,
         state.basis,
@@ -193,7 +194,9 @@ def _solved(state: IndexState, first_stage: FirstStage, request: Request, rows: 
         request.stop,
         backend,
         watched=watched,
+        roots=roots,
     )
+    return solution if roots is None else replace(solution, values=solution.values * roots)
 
 
 def _permitted_to(request: Request, rows: Array, xp: Any) -> Array | None:

@@ -48,6 +48,7 @@ typedef struct {
 typedef struct {
     double alpha, tolerance, push, growth, drift, calm, gap;
     int64_t spare, changes, few, watched, fewest, steps, rounds;
+    int64_t rooted; /* 1: items rank by their scores times their roots */
 } hg_local_settings;
 
 /* Memory of one thread for `room` items and `entries` of their rows. `place` is -1 everywhere

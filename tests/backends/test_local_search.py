@@ -150,6 +150,44 @@ def test_scores_are_those_of_a_dense_solve(backend, rng, dtype, alpha):
     np.testing.assert_array_equal(answer.visited, np.sum(exact > 0, axis=1))
 
 
+def test_rooted_scores_of_whole_components_are_those_of_a_dense_solve(backend, rng, dtype):
+    problem, graph = clusters(backend, rng, 0.9, dtype)
+    places, weights = observations(rng, graph.n, dtype=dtype)
+    effort = replace(EFFORT, watched=graph.n, steps=1000, rooted=True)
+    answer = searched(backend, problem, places, weights, 40, effort)
+    exact, lengths = exact_scores(backend, problem, places, weights)
+    roots = backend.to_numpy(problem.roots)
+    assert answer.settled.all()
+    bound = error_bound(problem, dtype, effort, lengths) * roots.max()
+    told = np.where(roots > 0, exact * roots, 0)
+    # An item without an edge has a root of 0 here, and is found all the same.
+    answer = replace(answer, found=np.minimum(answer.found, np.sum(told > 0, axis=1)))
+    check_answer(answer, told, bound, 40)
+
+
+def test_rooted_search_finds_hubs_that_have_small_scores(backend, rng, dtype):
+    # A grid, some of whose items have heavy edges to a neighbor: much arrives there and stays.
+    height, width = 40, 50
+    affinity = sparse.kron(path(height), sparse.eye_array(width))
+    affinity = sparse.csr_array(affinity + sparse.kron(sparse.eye_array(height), path(width)))
+    heavy = np.where(np.arange(height * width) % 9 == 0, 30.0, 1.0)
+    scale = sparse.diags_array(heavy)
+    graph = hg.graph_from_affinity(scale @ affinity @ scale, dtype=dtype, backend=backend)
+    problem = problem_of(graph, backend, 0.9, groups=60)
+    places, weights = observations(rng, graph.n, 6, 3, dtype)
+    exact, _ = exact_scores(backend, problem, places, weights)
+    told = exact * backend.to_numpy(problem.roots)
+    effort = replace(EFFORT, watched=20, fewest=20, gap=0, rooted=True)
+    answer = searched(backend, problem, places, weights, 20, effort)
+    assert answer.settled.all()
+    assert answer.visited.mean() < graph.n / 2
+    for row in range(6):
+        best = np.argsort(-told[row])[:20]
+        assert len(set(answer.places[row]) & set(best)) >= 19
+        assert len(set(best) & set(np.argsort(-exact[row])[:20])) < 19
+        np.testing.assert_allclose(answer.scores[row], told[row][answer.places[row]], rtol=0.1)
+
+
 @pytest.mark.parametrize("tolerance", [1e-2, 1e-8])
 def test_tolerance_is_kept(backend, rng, tolerance):
     problem, graph = clusters(backend, rng, 0.99)
@@ -491,10 +529,13 @@ def test_native_core_and_array_operations_agree(rng, dtype, alpha):
         replace(EFFORT, drift=0.003, calm=0, gap=0),
         # Some of the best may be new.
         replace(EFFORT, drift=1e9, calm=-1.0, gap=0, few=4),
+        # Items rank by their scores times their roots.
+        replace(EFFORT, rooted=True),
+        replace(STILL, push=0.5, growth=0.001, rooted=True),
     ],
     ids=[
         *("as usual", "always still", "slow", "close", "rings", "none new", "rivals", "together"),
-        "few new",
+        *("few new", "rooted", "rooted rivals"),
     ],
 )
 @pytest.mark.parametrize("signs", [False, True])
@@ -530,7 +571,9 @@ def test_small_components_are_solved_beside_their_best_scores(backend, rng, dtyp
     blocks = [np.ones((4, 4)) - np.eye(4), rng.uniform(0.1, 1, (40, 40))]
     blocks[1] = np.triu(blocks[1], 1) + np.triu(blocks[1], 1).T
     graph = hg.graph_from_affinity(
-        sparse.csr_array(sparse.block_diag(blocks)), dtype=dtype, backend=backend
+        sparse.block_diag([sparse.csr_array(block) for block in blocks], format="csr"),
+        dtype=dtype,
+        backend=backend,
     )
     problem = problem_of(graph, backend, 0.9, groups=6)
     places, weights = np.array([[0, 9]]), np.array([[1, 1e-3]], dtype)

@@ -679,23 +679,27 @@ def test_more_room_than_a_query_needs_changes_no_bit(rng, dtype):
 
 
 @pytest.mark.skipif(native_core() is None, reason="there is no native core")
-@pytest.mark.parametrize("limit", ["items", "entries"])
-def test_memory_of_queries_that_went_far_is_given_back(rng, monkeypatch, limit):
+def test_memory_of_queries_that_went_far_is_given_back(rng, monkeypatch):
     backend = NativeBackend(native_core())
     problem, graph = grid(backend, 0.9)
     places, weights = observations(rng, graph.n, m=1)
-    # Nearly nobody has more than four neighbors here: there is room for 32 entries of each item.
-    monkeypatch.setattr(native_local, "_ENTRIES_PER_ITEM", 32 if limit == "items" else 1)
 
     def kept(most):
         monkeypatch.setattr(native_local, "KEPT_ROOM", most)
         backend.local_search(problem, places, weights, 10, replace(EFFORT, room=graph.n))
         return len(backend._local.memories._free)
 
-    seen = kept(graph.n)
-    assert seen == 1
-    assert kept(100) == 0
-    assert kept(graph.n) == 1
+    assert [kept(graph.n), kept(100), kept(graph.n)] == [1, 0, 1]
+
+
+@pytest.mark.parametrize(("seen", "entries", "kept"), [(4, 20, 1), (5, 20, 0), (4, 21, 0)])
+def test_memory_is_kept_up_to_its_items_and_their_part_of_the_entries(
+    monkeypatch, seen, entries, kept
+):
+    monkeypatch.setattr(native_local, "KEPT_ROOM", 4)
+    memories = native_local.Memories()
+    memories.give_back(memories.take(10, 2, 8, 40, "float32"), seen, entries)
+    assert len(memories._free) == kept
 
 
 def test_memory_is_kept_for_the_first_of_the_rooms():

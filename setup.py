@@ -2,12 +2,14 @@
 
 It is optional: without a compiler, or with one that fails, the package installs all the same and
 NumPy does the work; ``hybrid-gpu doctor`` tells. ``HYBRID_GPU_BUILD_NATIVE=0`` skips the core,
-``HYBRID_GPU_BUILD_NATIVE=1`` fails where it cannot be built. All else is in pyproject.toml.
+``HYBRID_GPU_BUILD_NATIVE=1`` fails where it cannot be built. Also turns the README into the page
+of a package index. All else is in pyproject.toml.
 """
 
 from __future__ import annotations
 
 import os
+import re
 import sys
 import zlib
 from pathlib import Path
@@ -16,6 +18,8 @@ from setuptools import Extension, setup
 from setuptools.command.bdist_wheel import bdist_wheel
 from setuptools.command.build_ext import build_ext
 
+# Where the files of the repository are read by anybody, with a slash at the end; no such place yet.
+REPOSITORY = ""
 CHOICE = os.environ.get("HYBRID_GPU_BUILD_NATIVE", "auto")
 SOURCES = Path("kernels/cpu")
 # Compiled once: it runs before an instruction set is chosen.
@@ -41,6 +45,24 @@ UNIX_FLAGS = [
     "-fno-trapping-math",  # nobody reads exception flags; values do not change by it
 ]
 MSVC_FLAGS = ["/std:c11", "/O2", "/fp:precise"]
+
+
+def index_page(readme: str, repository: str = REPOSITORY) -> str:
+    """The README for a package index, where links between files would lead nowhere.
+
+    They lead to the repository; while it has no address, files are named and pictures left out.
+    """
+
+    def turned(link: re.Match[str]) -> str:
+        picture, label, target = link.groups()
+        if target.startswith(("http", "#")):
+            return link[0]
+        if repository:
+            return f"{picture}[{label}]({repository}{target})"
+        return "" if picture else f"{label} (`{target.partition('#')[0]}`)"
+
+    page = re.sub(r"(!?)\[([^\]]*)\]\(([^)\s]+)\)", turned, readme)
+    return re.sub(r"<!--.*?-->\n", "", page, flags=re.DOTALL)
 
 
 def checksum() -> int:
@@ -110,6 +132,8 @@ class AnyPython(bdist_wheel):
 if __name__ == "__main__":  # tools/native_checks.py takes the flags from here
     core = Extension(LIBRARY, sources=[], optional=CHOICE != "1")
     setup(
+        long_description=index_page(Path("README.md").read_text(encoding="utf-8")),
+        long_description_content_type="text/markdown",
         ext_modules=[] if CHOICE == "0" else [core],
         cmdclass={"build_ext": BuildCore, "bdist_wheel": AnyPython},
     )

@@ -8,12 +8,13 @@ question fills it, or a line that says that there is none. More words say which 
     <!-- table: space_time steps=5 -->                  only rows in which steps is 5
     <!-- table: methods_on_digits rows=nn,hybrid -->    only rows with one of these names
     <!-- table: space_time rows="hybrid-paper 400","hybrid, eigen 400, float32" -->
+    <!-- table: quality_sets columns=data,items,plain -->   only these columns, in this order
 
 ``<!-- table: paper_experiments.table-1 -->`` is a table of the paper, and
 ``<!-- table: campaign -->`` adds up the lines of the newest campaign of each kind;
 ``planted_faults`` and ``standin_suites`` tell what was executed for GPUs, and ``gpu_kernels``,
-``gpu_batches`` and ``gpu_checks`` what a model says of their speed. The paper's figures, and those
-of the peers' time against their accuracy, go to ``docs/figures``.
+``gpu_batches`` and ``gpu_checks`` what a model says of their speed. The paper's figures, those of
+the peers' time against their accuracy, and the demo's picture go to ``docs/figures``.
 """
 
 from __future__ import annotations
@@ -27,6 +28,8 @@ from common import RESULTS, all_of, cell, newest
 from gpu_model_tables import gpu_batches, gpu_checks, gpu_kernels
 from gpu_tables import planted_faults, standin_suites
 
+from hybrid_gpu import build_index, datasets
+from hybrid_gpu.cli.pictures import draw_results
 from hybrid_gpu.lab.chart_panels import Panel, Series
 from hybrid_gpu.lab.charts import drawn
 from hybrid_gpu.lab.experiments import Run
@@ -56,7 +59,7 @@ def selected(rows: list[dict[str, Any]], names: list[str]) -> list[dict[str, Any
 
 def render(run: dict[str, Any], options: dict[str, str]) -> str:
     """The wanted rows of a run as a Markdown table, with the machine below it."""
-    wanted = {name: told for name, told in options.items() if name != "rows"}
+    wanted = {name: told for name, told in options.items() if name not in ("rows", "columns")}
     rows = [
         row for row in run["rows"] if all(str(row[name]) == told for name, told in wanted.items())
     ]
@@ -64,6 +67,10 @@ def render(run: dict[str, Any], options: dict[str, str]) -> str:
         raise ValueError(f"no row of {run['question']} has {wanted}.")
     rows = selected(rows, next(csv.reader([options.get("rows", "")]), []))
     names = [name for name in rows[0] if name not in wanted]
+    columns = next(csv.reader([options.get("columns", "")]), [])
+    if not set(columns) <= set(names):
+        raise ValueError(f"columns must be some of {names}; got {columns}.")
+    names = columns or names
     lines = ["| " + " | ".join(names) + " |", "|---|" + "---:|" * (len(names) - 1)]
     lines += ["| " + " | ".join(cell(row[name]) for name in names) + " |" for row in rows]
     machine = run["machine"]
@@ -201,11 +208,20 @@ def peer_figures() -> dict[Path, bytes]:
     return made
 
 
+def draw_digits(path: Path) -> None:
+    """The picture of ``hybrid-gpu demo``: first results before and after diffusion."""
+    split = datasets.split_queries(datasets.digits(), 200, seed=7)
+    benchmark = datasets.benchmark_of(split, queries=200, seed=7)
+    index = build_index(benchmark.descriptors, backend="numpy")
+    draw_results(index, benchmark, path, queries=2)
+
+
 if __name__ == "__main__":
     FIGURES.mkdir(exist_ok=True)
     for path, content in (figures(newest("paper_experiments")) | peer_figures()).items():
         path.write_bytes(content)
         print(path.name)
-    for path in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))):
+    draw_digits(FIGURES / "digits.svg")
+    for path in (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))):
         path.write_text(filled(path.read_text(encoding="utf-8")), encoding="utf-8")
         print(path.name)

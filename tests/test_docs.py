@@ -11,14 +11,16 @@ import pytest
 import hybrid_gpu as hg
 
 ROOT = Path(__file__).parent.parent
+PATHS = [
+    ROOT / "README.md",
+    ROOT / "CONTRIBUTING.md",
+    *sorted((ROOT / "docs").rglob("*.md")),
+]
 PAGES = {
-    path.name: path.read_text(encoding="utf-8")
-    for path in (
-        ROOT / "README.md",
-        ROOT / "CONTRIBUTING.md",
-        *sorted((ROOT / "docs").glob("*.md")),
-    )
+    path.relative_to(ROOT).as_posix().removeprefix("docs/"): path.read_text(encoding="utf-8")
+    for path in PATHS
 }
+FOLDERS = dict(zip(PAGES, (path.parent for path in PATHS), strict=True))
 PAPER = PAGES["paper.md"]
 MODULES = [one.name for one in pkgutil.walk_packages(hg.__path__, "hybrid_gpu.")]
 # Names that stand for something in every example.
@@ -114,8 +116,9 @@ def anchors(page):
 
 @pytest.mark.parametrize("page", PAGES)
 def test_links_to_sections_lead_to_one(page):
-    for target, anchor in re.findall(r"\]\(([\w./]*)#([^)]+)\)", PAGES[page]):
-        assert anchor in anchors(Path(target).name or page), anchor
+    for target, anchor in re.findall(r"\]\(([\w./-]*)#([^)]+)\)", PAGES[page]):
+        there = (FOLDERS[page] / target).resolve().relative_to(ROOT).as_posix()
+        assert anchor in anchors(there.removeprefix("docs/") if target else page), anchor
 
 
 def test_every_departure_is_linked_from_where_the_paper_says_otherwise():
@@ -135,7 +138,7 @@ def test_the_largest_component_has_the_size_that_the_page_tells():
 
 @pytest.mark.parametrize("page", PAGES)
 def test_links_and_paths_lead_somewhere(page):
-    here = ROOT if (ROOT / page).exists() else ROOT / "docs"
+    here = FOLDERS[page]
     text = re.sub(r"<!-- table.*?<!-- end -->", "", PAGES[page], flags=re.DOTALL)
     for link in re.findall(r"\]\(([^)#]+)[^)]*\)", text):
         if not link.startswith("http"):

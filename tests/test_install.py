@@ -18,7 +18,7 @@ CHOICES = {"faiss", "cuda12", "cuda13"}
 PLACES = [
     *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "environment.yml")),
     *(ROOT / name for name in (".ci/run", ".ci/long", ".pre-commit-config.yaml")),
-    *sorted((ROOT / "docs").glob("*.md")),
+    *sorted((ROOT / "docs").rglob("*.md")),
     *(
         path
         for folder in ("hybrid_gpu", "bench", "tools", "tests")

@@ -1,49 +1,32 @@
-"""The README is run: its Python prints what it says, its tables are the recorded runs.
+"""Tables of README and pages are the recorded runs, and what the text beside them claims is true.
 
-The tables of the pages in ``docs`` are held to the recorded runs here too, and so is what the text
-beside them claims.
+Their code is run by ``test_pages.py``.
 """
 
-import contextlib
 import importlib
-import io
 import re
 import sys
 from pathlib import Path
 
 import pytest
+from conftest import needs_python_311
 
 from hybrid_gpu.lab import kernel_speed
 
 ROOT = Path(__file__).parent.parent
 PAGES = {
-    path.name: path.read_text(encoding="utf-8")
-    for path in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))
+    path.relative_to(ROOT).as_posix().removeprefix("docs/"): path.read_text(encoding="utf-8")
+    for path in (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")))
 }
 README = PAGES["README.md"]
 # Without line breaks, so that a sentence is found wherever its lines end.
 PROSE = {name: " ".join(text.split()) for name, text in PAGES.items()}
-BLOCKS = re.findall(r"```python\n(.*?)```(?:\n\n```text\n(.*?)```)?", README, re.DOTALL)
-
-
-def without_times(text):
-    """Seconds and devices differ from run to run; nothing else may."""
-    return re.sub(r"\d+\.\d+ s\b", "TIME s", re.sub(r"on (numpy|cupy:\d)", "on X", text))
-
-
-def test_code_prints_what_the_readme_says():
-    names: dict[str, object] = {}
-    assert len(BLOCKS) >= 2
-    for code, expected in BLOCKS:
-        printed = io.StringIO()
-        with contextlib.redirect_stdout(printed):
-            exec(code, names)
-        assert without_times(printed.getvalue()) == without_times(expected)
 
 
 def test_printed_quality_is_that_of_the_table():
-    printed = dict(re.findall(r"^([a-z-]+) (\d+\.\d)$", BLOCKS[0][1], re.MULTILINE))
-    table = dict(re.findall(r"^\| ([a-z-]+) \| ([\d.]+) \|", README, re.MULTILINE))
+    printed = dict(re.findall(r"^(nn|hybrid) (\d+\.\d)$", README, re.MULTILINE))
+    (block,) = re.findall(r"<!-- table: methods_on_digits.*?<!-- end -->", README, re.DOTALL)
+    table = dict(re.findall(r"^\| ([a-z-]+) \| ([\d.]+) \|", block, re.MULTILINE))
     assert len(printed) == 2
     assert len(table) == 5
     assert {method: float(table[method]) for method in printed} == {
@@ -53,7 +36,7 @@ def test_printed_quality_is_that_of_the_table():
 
 def test_lines_are_no_wider_than_a_window():
     for line in README.splitlines():
-        assert len(line) <= 160 or line.startswith(("| ", "<sub>")), line
+        assert len(line) <= 160 or line.startswith(("| ", "<sub>", "<!-- table")), line
 
 
 @pytest.fixture
@@ -96,6 +79,18 @@ def test_a_table_may_hold_some_of_the_rows(bench):
         methods(" steps=4")
 
 
+def test_a_table_may_hold_some_of_the_columns(bench):
+    report = bench("report")
+
+    def heading(columns):
+        text = report.filled(f"<!-- table: space_time steps=5 columns={columns} -->\n<!-- end -->")
+        return text.splitlines()[1]
+
+    assert heading('"relative error",method') == "| relative error | method |"
+    with pytest.raises(ValueError, match=r"columns must be some of .* got \['methd'\]"):
+        heading("methd")
+
+
 @pytest.mark.parametrize("size", ["fashion", "million"])
 def test_hybrid_leads_its_peers_at_equal_or_better_accuracy(bench, size):
     run = bench("common").newest(f"peers_{size}")
@@ -136,6 +131,7 @@ def test_a_table_without_a_recorded_run_says_so(bench, monkeypatch, tmp_path):
     assert filled == f"<!-- table: latency k=100 -->\n{told}\n<!-- end -->"
 
 
+@needs_python_311
 @pytest.mark.parametrize("size", ["fashion", "million"])
 def test_pictures_of_the_peers_are_of_the_newest_recorded_run(bench, size):
     report = bench("report")
@@ -236,10 +232,24 @@ def test_every_figure_is_shown_and_every_shown_one_is_there():
     shown = {
         Path(name).name
         for page in PAGES.values()
-        for name in re.findall(r"\(([\w/.-]+\.svg)\)", page)
+        for name in re.findall(r"\(([\w/.-]+\.(?:svg|png))\)", page)
     }
     assert shown == {path.name for path in FIGURES.iterdir()}
-    assert len(shown) == 7
+    assert len(shown) >= 8
+
+
+def test_the_picture_of_the_readme_is_what_the_demo_draws(bench, tmp_path):
+    bench("report").draw_digits(tmp_path / "digits.svg")
+    words, _ = drawing((tmp_path / "digits.svg").read_text(encoding="utf-8"))
+    kept, _ = drawing((FIGURES / "digits.svg").read_text(encoding="utf-8"))
+    assert words == kept, "run python bench/report.py"
+    assert sum("right" in word for word in words) == 4
+
+
+def test_the_readme_shows_every_set_that_was_held_back(bench):
+    rows = bench("common").newest("quality_sets")["rows"]
+    held_back = {row["data"] for row in rows if "held back" in row["data"]}
+    assert set(re.findall(r"^\| (.* \(held back\)) \|", README, re.MULTILINE)) == held_back
 
 
 def drawing(text):
@@ -249,6 +259,7 @@ def drawing(text):
     return words, [[float(one) for one in re.findall(r"-?[\d.]+", curve)] for curve in curves]
 
 
+@needs_python_311
 @pytest.mark.parametrize(
     "name",
     [
@@ -272,10 +283,10 @@ def test_figures_are_of_the_newest_recorded_run(bench, monkeypatch, name):
         assert one == pytest.approx(other, abs=0.5)
 
 
-def test_methods_of_the_readme_are_those_of_the_library():
+def test_methods_of_the_page_are_those_of_the_library():
     import hybrid_gpu as hg
 
-    listed = re.findall(r"^- `([a-z-]+)`: ", README, re.MULTILINE)
+    listed = re.findall(r"^- `([a-z-]+)`: ", PAGES["how-it-works.md"], re.MULTILINE)
     assert listed == list(hg.METHODS)
 
 

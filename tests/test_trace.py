@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 
 import numpy as np
-from conftest import clustered_vectors
+from conftest import clustered_vectors, needs_python_311
 
 import hybrid_gpu as hg
 
@@ -21,6 +21,7 @@ def walk(work):
     return trace.walk(work)
 
 
+@needs_python_311
 def test_a_build_and_a_search_change_the_module_seldom():
     vectors = clustered_vectors(np.random.default_rng(29), n=300, clusters=12)
     lists = hg.nearest_neighbors(vectors, k=8, backend="numpy")

@@ -33,6 +33,7 @@ from hybrid_gpu.backends.protocol import (
 )
 from hybrid_gpu.backends.step_records import Course, Moves, Product, Standing, Turn, Update
 from hybrid_gpu.errors import DeviceMismatchError
+from hybrid_gpu.other_arrays import readable
 
 # DLPack's numbers for memory of a CUDA device: kDLCUDA and kDLCUDAManaged.
 _CUDA_DEVICES = (2, 13)
@@ -68,6 +69,8 @@ class CupyBackend(GenericBackend):
 
     def asarray(self, values: Any, dtype: str | None = None) -> Array:
         with self.device:
+            if not isinstance(values, cupy.ndarray):
+                values = readable(values)
             if isinstance(values, cupy.ndarray):
                 self._check_device(values.device.id)
             elif self._is_on_gpu(values):

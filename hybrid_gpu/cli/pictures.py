@@ -13,7 +13,9 @@ from hybrid_gpu.lab.benchmark import Benchmark
 _QUERIES, _RESULTS = 4, 12
 
 
-def draw_results(index: DiffusionIndex, benchmark: Benchmark, path: Path) -> None:
+def draw_results(
+    index: DiffusionIndex, benchmark: Benchmark, path: Path, *, queries: int = _QUERIES
+) -> None:
     """Draw the first results of some queries, by similarity and after diffusion.
 
     Parameters
@@ -23,6 +25,8 @@ def draw_results(index: DiffusionIndex, benchmark: Benchmark, path: Path) -> Non
         With labels, and with pictures as descriptors.
     path
         File of the picture.
+    queries
+        How many queries it shows.
     """
     labels, query_labels = benchmark.labels, benchmark.query_labels
     assert labels is not None
@@ -33,7 +37,7 @@ def draw_results(index: DiffusionIndex, benchmark: Benchmark, path: Path) -> Non
     right = [(labels[ids] == query_labels[:, None]).sum(axis=1) for ids in (before, after)]
     # Those that changed most, for better or worse: a fair choice.
     change = np.abs(right[1] - right[0])
-    chosen = np.argsort(-change, kind="stable")[:_QUERIES]
+    chosen = np.argsort(-change, kind="stable")[:queries]
     name = benchmark.name[:1].upper() + benchmark.name[1:]
     plots.ranking_grid(
         benchmark.images,

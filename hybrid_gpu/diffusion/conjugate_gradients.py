@@ -25,6 +25,11 @@ _DEFLATED_AT_MOST = 500
 # The residual at which the best items are told from the others, beside their last score times the
 # root of their number: an error of about so much of that score, if it is spread over them.
 _PART_OF_LAST = 0.005
+# Rankings of more than one in so many of all items are long. In data without structure, scores lie
+# so close at their end that such an error would exchange more than one in a hundred. There it shall
+# be no larger than what lies between the scores around the last, one in a hundred of the ranks to
+# either side, down to this part of the last.
+_LONG, _LEAST_PART = 20, 0.001
 
 
 def conjugate_gradients(system: System, stop: Stopping, basis: Basis | None = None) -> Solution:
@@ -44,7 +49,7 @@ def conjugate_gradients(system: System, stop: Stopping, basis: Basis | None = No
             span = None
     most = _STEPS_AT_MOST if stop.steps is None else stop.steps
     if stop.tolerance is None:
-        goal = epsilon**2 * system.squared
+        goal = epsilon**2 * system.plain_goal(system.squared, right_side, system.squared)
         descent = Descent(system, backend, span)
         solution, taken = descent.run(solution, residual, goal, steps=most, stop_early=False)
         look = look_at(system, span, solution)
@@ -126,18 +131,29 @@ def _chased(system: System, span: Span | None, solved: _Solved, k: int, most: in
 def _ranking_goal(system: System, values: Array, k: int) -> Array:
     """The squares of residuals (m,) at which the best k items of each column are told apart."""
     xp, backend = system.backend.xp, system.backend
-    best = xp.astype(backend.top_k(system.scores(values).T, k).scores, xp.float64)
+    wide = min(k + max(1, k // 100), values.shape[0])
+    best = xp.astype(backend.top_k(system.scores(values).T, wide).scores, xp.float64)
+    best, beyond = best[:, :k], best[:, wide - 1]
     # What diffusion does not reach is told apart already.
     reached = best > 0
     count = xp.sum(xp.astype(reached, xp.float64), axis=1)
     last = xp.min(xp.where(reached, best, xp.full_like(best, xp.inf)), axis=1)
     last = xp.where(count > 0, last, xp.ones_like(last))
-    goal = _PART_OF_LAST**2 * count * last**2
+    part = xp.full_like(last, _PART_OF_LAST)
+    if _is_long(system, k):
+        gap = best[:, k - 1 - k // 100] - beyond
+        part = xp.clip(gap / last, min=_LEAST_PART, max=_PART_OF_LAST)
+    goal = part**2 * count * last**2
     if system.watched is None:
         return xp.where(count > 0, goal, xp.full_like(goal, xp.inf))
     # Watched items that steps did not reach yet may be as far away as any: on to what rounding
     # allows, or until they are reached.
     return xp.where(count < xp.astype(_due(system, k), count.dtype), xp.zeros_like(goal), goal)
+
+
+def _is_long(system: System, k: int) -> bool:
+    """Whether a ranking is so long that the scores at its end may be close together."""
+    return _LONG * k > int(system.right_side.shape[0])
 
 
 def _due(system: System, k: int) -> Array | int:
@@ -221,7 +237,8 @@ def _known_of(
     asked = [squared, goal, xp.astype(done, xp.float64)]
     if k is not None:
         # Most columns pass by a count, which takes a fraction of the time of their best scores.
-        enough = xp.astype(xp.sqrt(squared / k) / _PART_OF_LAST, values.dtype)
+        part = _LEAST_PART if _is_long(system, k) else _PART_OF_LAST
+        enough = xp.astype(xp.sqrt(squared / k) / part, values.dtype)
         above = xp.astype(system.scores(values) >= enough, xp.uint8)
         count = over_rows(partial(xp.sum, dtype=xp.int64), above, xp)
         asked += [xp.astype(count < _due(system, k), xp.float64), xp.astype(enough, xp.float64)]
@@ -240,14 +257,15 @@ def _solved(
     backend, xp, goal = system.backend, system.backend.xp, start.goal
     descent = Descent(system, backend, span)
     solution, residual = start.solution, start.residual
-    least = backend.column_dots(residual, residual)
+    least = squared = system.squares(residual)
     best, done, taken, first = solution, least <= goal, 0, True
     known: _Known | None = None
     while taken < steps and not (known is not None and known.done.all()):
         before = least
         if not first:
             best = xp.asarray(best, copy=True)  # steps may be written over what they start from
-        target = xp.where(done, xp.full_like(goal, xp.inf), goal)
+        near = system.plain_goal(goal, residual, squared)
+        target = xp.where(done, xp.full_like(goal, xp.inf), near)
         solution, more = descent.run(
             solution, residual, target, steps=steps - taken, stop_early=True
         )

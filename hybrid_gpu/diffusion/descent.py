@@ -41,6 +41,9 @@ class System:
         W in float64, where float32 could not tell a residual from its own rounding.
     watched : bool array of shape (n, m), or None
         The items whose ranking is asked for, all of which diffusion can get to; None for all.
+    roots : float array of shape (n, 1), or None
+        What the values of each item are multiplied with to be its scores; None: nothing. Residuals
+        are those of the scores then, and are measured so.
     """
 
     adjacency: SparseMatrix
@@ -50,6 +53,7 @@ class System:
     precise: SparseMatrix | None
     backend: Backend
     watched: Array | None = None
+    roots: Array | None = None
 
     def product(self, direction: Array, wanted: Array | None = None) -> Product:
         """``(I - alpha W) P``; its curvature may be in parts."""
@@ -79,15 +83,29 @@ class System:
         return replace(self, right_side=right_side, squared=squared, watched=watched)
 
     def scores(self, solution: Array) -> Array:
-        """The values of a solution, with zeros for items that are not watched."""
+        """What a solution scores, with zeros for items that are not watched."""
+        scores = solution if self.roots is None else solution * self.roots
         if self.watched is None:
-            return solution
-        return self.backend.xp.where(self.watched, solution, self.backend.xp.zeros_like(solution))
+            return scores
+        return self.backend.xp.where(self.watched, scores, self.backend.xp.zeros_like(scores))
+
+    def squares(self, residual: Array) -> Array:
+        """The squares (m,) of residuals, as they are measured."""
+        return squared_columns(residual, self.roots, self.backend)
+
+    def plain_goal(self, goal: Array, residual: Array, squared: Array) -> Array:
+        """The squares (m,) at which steps stop, which know of no roots.
+
+        As far as a residual and its measured square tell; it has another shape after the steps.
+        """
+        if self.roots is None:
+            return goal
+        plain = self.backend.column_dots(residual, residual)
+        return goal * safe_ratio(plain, squared, squared > 0, self.backend.xp)
 
     def residuals(self, solution: Array) -> Array:
         """The relative residual of each column of a solution, float64 of shape (m,)."""
-        left = self.left(solution)
-        return self.relative(self.backend.column_dots(left, left))
+        return self.relative(self.squares(self.left(solution)))
 
 
 def system_of(
@@ -97,6 +115,7 @@ def system_of(
     backend: Backend,
     *,
     tolerance: float | None = None,
+    roots: Array | None = None,
 ) -> System:
     """The system of diffusion for observations (n, m), both of its sides times ``1 - alpha``.
 
@@ -110,8 +129,14 @@ def system_of(
             # Made for each batch: graphs that need it are rare, and it is twice as large.
             data = xp.astype(adjacency.data, xp.float64)
             precise = backend.csr(data, adjacency.indices, adjacency.indptr, adjacency.shape)
-    squared = backend.column_dots(right_side, right_side)
-    return System(adjacency, right_side, squared, alpha, precise, backend)
+    squared = squared_columns(right_side, roots, backend)
+    return System(adjacency, right_side, squared, alpha, precise, backend, roots=roots)
+
+
+def squared_columns(residual: Array, roots: Array | None, backend: Backend) -> Array:
+    """The squares (m,) of residuals (n, m), each item's times its root."""
+    scaled = residual if roots is None else residual * roots
+    return backend.column_dots(scaled, scaled)
 
 
 def rounding_of(adjacency: SparseMatrix, dtype: Any, alpha: float, backend: Backend) -> float:
@@ -155,7 +180,7 @@ def look_at(system: System, span: Span | None, solution: Array) -> Look:
             residual = backend.xp.astype(exact, dtype)
     if system.precise is None:
         exact = residual
-    return Look(solution, residual, backend.column_dots(exact, exact))
+    return Look(solution, residual, system.squares(exact))
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -16,6 +15,7 @@ from hybrid_gpu.backends.protocol import Numbering, TopK
 from hybrid_gpu.choices import BackendName
 from hybrid_gpu.diffusion.solution import Solution
 from hybrid_gpu.errors import HybridGpuError
+from hybrid_gpu.ranking.conversions import as_frame, as_tensor
 from hybrid_gpu.ranking.keys import Keys
 from hybrid_gpu.validation import DTYPES, check_count, dtype_name, shown
 
@@ -187,17 +187,27 @@ class Ranking:
         ImportError
             If pandas is not installed.
         """
-        try:
-            pandas = importlib.import_module("pandas")
-        except ImportError as missing:
-            raise ImportError("to_pandas needs pandas: pip install pandas") from missing
-        ids, keys, scores = (
-            np.asarray(host_copy(part)) for part in (self.ids, self.keys, self.scores)
-        )
-        found = queries, places = np.nonzero(ids >= 0)
         name = "id" if self.known is None else "key"
-        columns = {"query": queries, "place": places + 1, name: keys[found], "score": scores[found]}
-        return pandas.DataFrame(columns)
+        return as_frame(host_copy(self.ids), self.keys, host_copy(self.scores), name)
+
+    def to_torch(self, device: Any = None) -> tuple[Any, Any]:
+        """The ids and scores as ``torch`` tensors: int64 and float, of shape (m, k).
+
+        They share the memory of the ranking where they can.
+
+        Parameters
+        ----------
+        device
+            Where to have them. None: where they are, which is where the queries were.
+
+        Raises
+        ------
+        ImportError
+            If torch is not installed.
+        DeviceMismatchError
+            If the ranking is on a GPU that this torch does not reach.
+        """
+        return as_tensor(self.ids, device), as_tensor(self.scores, device)
 
 
 @on_device(lambda scores: scores, stays=True)

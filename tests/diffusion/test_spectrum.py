@@ -71,7 +71,7 @@ GRAPHS = {
     "path": path(300),
     "random": random_affinity(400, 4, seed=5),
     "components": sparse.csr_array(
-        sparse.block_diag([np.zeros((2, 2)), path(5).toarray(), hypercube(8), np.ones((2, 2))])
+        sparse.block_diag([np.zeros((2, 2)), path(5), hypercube(8), np.ones((2, 2))])
     ),
 }
 

@@ -5,6 +5,7 @@ import sys
 import threading
 
 import pytest
+from conftest import needs_python_311
 
 import hybrid_gpu as hg
 from hybrid_gpu.files import folder_lock, lock_file
@@ -208,6 +209,7 @@ def test_writer_that_waits_for_one_that_fails_makes_the_folder_anew(tmp_path, mo
     assert names(path) == {LOCK}
 
 
+@needs_python_311
 def test_folder_that_cannot_be_made_is_an_error_soon(tmp_path, monkeypatch):
     def refuse(path, *mode):
         raise FileNotFoundError(2, "No such file or directory", str(path))

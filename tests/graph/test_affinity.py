@@ -238,7 +238,7 @@ def test_scaling_an_affinity_changes_nothing(backend, rng, dtype, tolerance, fac
 @pytest.mark.parametrize("factor", [1.0, 2.0**100, 2.0**-300])
 def test_components_whose_weights_are_far_apart_keep_their_edges(backend, dtype, factor):
     weights = np.array([1e30, 1e15, 1.0, 1e-15, 1e-30]) * factor
-    pairs = sparse.block_diag([[[0, weight], [weight, 0]] for weight in weights])
+    pairs = sparse.block_diag([sparse.csr_array([[0, weight], [weight, 0]]) for weight in weights])
     graph = hg.graph_from_affinity(pairs.tocsr(), dtype=dtype, backend=backend)
     whole = np.kron(np.eye(5), [[0, 1], [1, 0]])
     np.testing.assert_allclose(dense(backend, graph.adjacency), whole, rtol=1e-6)

@@ -13,7 +13,7 @@ from hybrid_gpu.graph.aggregation import aggregate
 
 
 def block_diagonal(*blocks):
-    return sparse.csr_array(sparse.block_diag(blocks))
+    return sparse.block_diag([sparse.csr_array(block) for block in blocks], format="csr")
 
 
 def clique(size):

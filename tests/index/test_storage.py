@@ -9,7 +9,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 import scipy.sparse as sparse
-from conftest import METHODS_OF_EIGENVECTORS, changed, clustered_vectors, two_cliques
+from conftest import (
+    METHODS_OF_EIGENVECTORS,
+    changed,
+    clustered_vectors,
+    needs_python_311,
+    two_cliques,
+)
 
 import hybrid_gpu as hg
 from hybrid_gpu.diffusion.galerkin_basis import GalerkinBasis
@@ -369,7 +375,7 @@ def test_writer_that_has_waited_long_enough_is_told(small, larger, monkeypatch):
 
 
 def test_reader_that_is_overtaken_by_a_save_reads_the_new_index(small, larger, monkeypatch):
-    real, saves = storage._read_header, []
+    real, saves = storage.read_header, []
 
     def save_meanwhile(folder):
         header = real(folder)
@@ -378,7 +384,7 @@ def test_reader_that_is_overtaken_by_a_save_reads_the_new_index(small, larger, m
             larger.save(small)
         return header
 
-    monkeypatch.setattr(storage, "_read_header", save_meanwhile)
+    monkeypatch.setattr(storage, "read_header", save_meanwhile)
     assert hg.load_index(small).n == 12
 
 
@@ -790,6 +796,7 @@ def test_path_at_which_no_index_can_be_is_named(tmp_path, small):
         assert contents(tmp_path / "there").keys() == {"file", "loop"}
 
 
+@needs_python_311
 @pytest.mark.parametrize("call", ["stat", "lstat", "listdir"])
 def test_folder_that_may_not_be_read_is_named(small, larger, monkeypatch, call):
     real = getattr(os, call)

@@ -9,6 +9,7 @@ import xml.etree.ElementTree as ElementTree
 
 import numpy as np
 import pytest
+from conftest import needs_python_311
 
 from hybrid_gpu.lab.chart_panels import Contours, Panel, Series
 from hybrid_gpu.lab.charts import chart, drawn
@@ -190,6 +191,7 @@ def test_axes_count_whole_numbers_in_whole_steps(tmp_path, figures):
     assert np.all(ticks == np.round(ticks))
 
 
+@needs_python_311
 @pytest.mark.parametrize(
     ("low", "high", "expected"),
     [

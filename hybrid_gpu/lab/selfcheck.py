@@ -13,7 +13,7 @@ import numpy as np
 from hybrid_gpu.backends import Backend, select_backend
 from hybrid_gpu.backends.numpy_backend import NumpyBackend
 from hybrid_gpu.backends.protocol import HostArray
-from hybrid_gpu.backends.step_records import Standing
+from hybrid_gpu.backends.step_records import Course, Standing
 from hybrid_gpu.choices import BasisName
 from hybrid_gpu.diffusion.aggregate_basis import aggregate_basis
 from hybrid_gpu.diffusion.local import effort_for, local_problem
@@ -160,6 +160,15 @@ def _operations(dtype: str, n: int) -> Iterator[tuple[str, Callable[[Backend], l
         product = b.laplacian_step(csr(b), b.asarray(dense[64]), 0.99)
         return _fields(b.cg_pace(product, standing(b), 0.01), "step", "moving")
 
+    def advance(b: Backend) -> list[Any]:
+        product = b.laplacian_step(csr(b), b.asarray(dense[64]), 0.99)
+        arrays = (b.asarray(dense[64].copy()) for _ in range(3))
+        course = Course(*arrays, standing(b))
+        moves = b.cg_pace(product, course.standing, 0.01)
+        after = b.cg_advance(course, product.values, moves, stop_early=True)
+        told = _fields(after.standing, "squared", "length", "target", "fresh")
+        return [*_fields(after, "solution", "residual", "direction"), *told]
+
     def turn(b: Backend) -> list[Any]:
         moving = b.asarray(np.arange(64) % 5 > 0)
         record = b.cg_turn(b.asarray(step / 2), standing(b), moving, stop_early=True)
@@ -211,6 +220,11 @@ def _operations(dtype: str, n: int) -> Iterator[tuple[str, Callable[[Backend], l
     yield "cg_pace", pace
     yield "cg_update", update
     yield "cg_turn", turn
+    yield "cg_advance", advance
+    yield (
+        "add_spmm",
+        lambda b: [b.add_spmm(b.asarray(dense[64].copy()), csr(b), b.asarray(dense[64].copy()))],
+    )
     yield "deflate", deflate
     yield "local_search", local_search
     yield (

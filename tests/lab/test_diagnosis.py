@@ -136,6 +136,7 @@ def test_selfcheck_runs_every_operation_of_a_backend_and_the_default_search():
         "annotate",
         "stage",
         "searches_locally",
+        "runs_late",
     }
     told = " ".join(one.operation for one in checks)
     assert {name for name in operations if name not in told} == set()

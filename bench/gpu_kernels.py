@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 
-from gpu_devices import Device
+from gpu_devices import GAP, Device
 from gpu_graphs import Csr
 from gpu_limits import Load, RowShape, StreamShape, sparse_load, stream_load
 from gpu_replay import Replay
@@ -15,6 +16,8 @@ from hybrid_gpu import kernels  # type: ignore[attr-defined]  # stands beside, s
 # As in hybrid_gpu/backends/cuda.py.
 _ROW_BLOCKS = 1024
 _FLOAT = 4
+# Clocks of a turn of top-k in which a block counts or exchanges, with its barrier: an assumption.
+_TURN = 150
 
 
 def sparse_loads(
@@ -80,6 +83,22 @@ def _few_columns(matrix: Csr, m: int, *, most: int) -> RowShape:
     )
 
 
+def top_k_seconds(n: int, m: int, k: int, device: Device) -> float:
+    """Seconds of both kernels of top-k, on the columns of (n, m) scores in any order."""
+    shape = kernels.top_k_shape(m, n, k, columns=True, multiprocessors=device.sms)
+    code = compiled("top_k", "top_k_part", device.architecture)
+    grid = StreamShape(shape.threads, shape.parts * -(-m // shape.width))
+    read = stream_load(code, n, m, grid, device, reads=1, writes=0)
+    # Of L items, k (1 + ln(L / k)) come onto the list of a part, which is cut when it is full.
+    coming = k * (1 + math.log(max(1.0, n / shape.parts / k)))
+    cuts = 1 + coming // (shape.room - k)
+    # The merge: a list of all parts, cut once or twice, and a sort of k by bitonic exchanges.
+    size = max(1, (k - 1).bit_length())
+    turns = 32 * (cuts + 2) + size * (size + 1) / 2
+    waves = -(-m // (2 * device.sms))
+    return read.seconds(device) + waves * turns * _TURN / device.clock + 2 * GAP
+
+
 def dense_loads(n: int, m: int, device: Device) -> dict[str, Load]:
     """The passes over (n, m) arrays: of a step, and of a sum over the rows of one array."""
     tile = kernels.tile_shape(m, _FLOAT)
@@ -87,6 +106,8 @@ def dense_loads(n: int, m: int, device: Device) -> dict[str, Load]:
     rows, tiles = tile.grid(n, m)
     shape = StreamShape(x * y // 32 * 32, rows * tiles)
     uses = {
+        "cg_residual": ("columns", 2, 1),
+        "cg_solution": ("cg_direction", 3, 2),
         "cg_update": ("cg_update", 4, 2),
         "cg_direction": ("cg_direction", 2, 1),
         "column_dots": ("columns", 2, 0),

@@ -265,6 +265,8 @@ def stream_load(
 ) -> Load:
     """A kernel that reads and writes arrays (n, m) in float32 once each."""
     loops = [one for one in code.loops.all() if one.count("LDG") and one is not code.loops]
+    # Not those that add up partial sums: they store nothing.
+    loops = [one for one in loops if one.count("STG")] if writes else loops
     main = max(loops, key=lambda one: one.words("LDG"))
     values = main.words("LDG") / reads
     warps = shape.threads // 32

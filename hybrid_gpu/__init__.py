@@ -20,6 +20,9 @@ from hybrid_gpu.diffusion.observation import Observation, observe
 from hybrid_gpu.diffusion.solution import Solution
 from hybrid_gpu.diffusion.sparsity import Sparsity
 from hybrid_gpu.diffusion.spectrum import Spectrum, leading_eigenpairs
+from hybrid_gpu.distributed.files_job import rerank_files
+from hybrid_gpu.distributed.reranker import Reranker
+from hybrid_gpu.distributed.summary import FilesReport, ShardReport
 from hybrid_gpu.errors import (
     BackendUnavailableError,
     ConvergenceError,
@@ -32,6 +35,8 @@ from hybrid_gpu.graph.affinity import Graph, graph_from_affinity, reciprocal_gra
 from hybrid_gpu.graph.aggregation import Aggregation, aggregate
 from hybrid_gpu.graph.neighbors import Neighbors, nearest_neighbors
 from hybrid_gpu.index.diffusion_index import DiffusionIndex
+from hybrid_gpu.index.explain import explain
+from hybrid_gpu.index.explanations import Explanation, GraphPath, Hit
 from hybrid_gpu.index.factory import (
     PAPER,
     build_index,
@@ -66,10 +71,14 @@ __all__ = [
     "DiffusionIndex",
     "EigenBasis",
     "Expansion",
+    "Explanation",
+    "FilesReport",
     "Filter",
     "GalerkinBasis",
     "Graph",
+    "GraphPath",
     "HeatKernel",
+    "Hit",
     "HybridGpuError",
     "IndexFileError",
     "Method",
@@ -82,7 +91,9 @@ __all__ = [
     "ReplicaError",
     "Replicas",
     "Report",
+    "Reranker",
     "Setting",
+    "ShardReport",
     "Solution",
     "Sparsity",
     "Spectrum",
@@ -101,6 +112,7 @@ __all__ = [
     "error_bounds",
     "estimate_precompute",
     "evaluation",
+    "explain",
     "given_basis",
     "graph_from_affinity",
     "leading_eigenpairs",
@@ -110,6 +122,7 @@ __all__ = [
     "plan",
     "predicted_bytes",
     "reciprocal_graph",
+    "rerank_files",
     "select_backend",
     "sparse_eigen_basis",
     "top_items",

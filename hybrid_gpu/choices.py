@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal, Protocol, TypeAlias
 
 from numpy.typing import ArrayLike
@@ -21,7 +22,9 @@ MethodName: TypeAlias = Literal[
     "local",
     "precomputed",
 ]
-MetricName: TypeAlias = Literal["cosine", "cosine-distance", "l2", "squared-l2"]
+MetricName: TypeAlias = Literal[
+    "cosine", "inner-product", "ip", "cosine-distance", "l2", "squared-l2"
+]
 BackendName: TypeAlias = Literal[
     "auto",
     "numpy",
@@ -38,6 +41,7 @@ BackendName: TypeAlias = Literal[
 """A name that a program makes itself is any text: pass ``select_backend(f"cupy:{number}")``."""
 
 BasisName: TypeAlias = Literal["auto", "aggregate", "eigen", "sparse-eigen", "none"]
+NormalizationName: TypeAlias = Literal["symmetric", "random-walk"]
 PrecisionName: TypeAlias = Literal["float32", "float16", "int8"]
 DtypeName: TypeAlias = Literal["float32", "float64"]
 Accuracy: TypeAlias = Literal["ranking"] | float
@@ -56,5 +60,19 @@ class SparseInput(Protocol):
     def tocsr(self) -> Any: ...
 
 
+class LibraryGraph(Protocol):
+    """A graph of networkx or igraph."""
+
+    def is_directed(self) -> bool: ...
+
+
 ArrayInput: TypeAlias = ArrayLike | SpeaksDlpack
 """Whatever becomes an array: lists, NumPy's, CuPy's and torch's arrays, pandas' columns."""
+
+ListInput: TypeAlias = (
+    ArrayInput | Sequence[ArrayInput] | Mapping[Any, float] | Sequence[Mapping[Any, float]]
+)
+"""Results of a search engine: an array, lists of any lengths, or dicts."""
+
+GraphInput: TypeAlias = SparseInput | LibraryGraph | ArrayInput
+"""A sparse matrix, a graph of networkx or igraph, or an edge list (e, 2)."""

@@ -165,6 +165,11 @@ class WideShape:
     passes: int
 
     @property
+    def block(self) -> tuple[int, int]:
+        """Threads (x, y) of a block."""
+        return self.lanes, self.rows
+
+    @property
     def columns(self) -> int:
         """Columns of a block."""
         return self.lanes * self.pack

@@ -11,7 +11,9 @@ import hybrid_gpu as hg
 from hybrid_gpu import evaluation
 
 # What ``hybrid_gpu`` can do without; a module that needs one of them is left out where it is not.
-OPTIONAL = ("cupy", "faiss", "jinja2", "matplotlib", "nvtx")
+OPTIONAL = (
+    *("anyio", "cupy", "faiss", "jinja2", "matplotlib", "nvtx", "sklearn", "starlette", "uvicorn"),
+)
 ROOT = Path(__file__).parent.parent
 MODULES = [
     ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
@@ -20,11 +22,20 @@ MODULES = [
 ]
 # Classes that users make, or whose methods they call.
 CLASSES = (
-    *(hg.DiffusionIndex, hg.Ranking),
+    *(hg.DiffusionIndex, hg.Ranking, hg.Reranker),
     *(hg.Expansion, hg.HeatKernel, hg.PageRank, hg.Polynomial),
 )
 # Methods that print nothing worth an example, or need another package for it.
-PLAIN = ("to_pandas", "warm_up", "transfer", "excess_transfer")
+PLAIN = (
+    "to_pandas",
+    "to_torch",
+    "warm_up",
+    "transfer",
+    "excess_transfer",
+    "described",
+    "with_threads",
+    "pinned",
+)
 
 
 def examples_of(thing):

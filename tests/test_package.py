@@ -34,7 +34,8 @@ def test_kernels_are_found_in_the_installed_package():
 
 def test_core_modules_leave_sparse_matrices_and_gpus_to_the_backends():
     for path in (ROOT / "hybrid_gpu").glob("*.py"):
-        if path.name == "reference.py":
+        # The paper as written, and the door to a library whose graphs are SciPy's matrices.
+        if path.name in ("reference.py", "sklearn.py"):
             continue
         text = path.read_text()
         assert "scipy.sparse" not in text.replace("scipy.sparse.csr_array(affinity)", ""), path

@@ -40,7 +40,12 @@ ranking: hg.Ranking = index.search(
 )
 ranking = index.search(x.tolist(), accuracy=1e-4, filter=hg.HeatKernel(3))
 ranking = index.rerank(ranking.keys, ranking.scores, metric="l2", method="precomputed")
+ranking = index.rerank([["a"], ["b", "c"]], [[0.5], [0.6, 0.5]], metric="ip")
+ranking = index.rerank([{"a": 0.5}, {"b": 0.6, "c": 0.5}])
 ranking = index.search_items(["a", "b"], progress=lambda stage, done, total: None)
+ranking = index.search_items([{"a": 1.0}], normalization="random-walk", alpha=0.85)
+other = hg.build_index_from_graph(np.zeros((3, 2), int), weights=[1.0, 2.0, 3.0], n=9)
+other = hg.build_index_from_graph([(0, 1), (1, 2)], weights=None)
 ids: NDArray[np.int64] = ranking.ids
 keys, scores = ranking
 best: dict[Any, float] = ranking[0]
@@ -58,13 +63,16 @@ BAD = [
     "index.search(x, neighbours=3)",
     'index.rerank([[0]], [[0.5]], metric="euclidean")',
     'index.search_items([0], method="loca")',
+    'index.search_items([0], normalization="walk")',
+    'index.search([[0.0]], normalization="random-walk")',
+    "hg.build_index_from_graph(5)",
     'hg.Replicas(index).search(x, method="hybird")',
     'hg.build_index(x, basis="egien")',
     'hg.build_index(x, neighbors="all")',
     'hg.build_index(x, dtype="float16")',
     'hg.build_index(x, precision="float64")',
     'hg.build_index(x, backend="cuda")',
-    'hg.build_index_from_neighbors([[1]], [[0.5]], metric="ip")',
+    'hg.build_index_from_neighbors([[1]], [[0.5]], metric="dot")',
     "hg.build_index_from_graph(x)",
     'hg.with_basis(index, "eigenvectors")',
     'hg.load_index("folder", backend="gpu")',

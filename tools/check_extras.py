@@ -38,7 +38,7 @@ CHOICES = {
 # Extras that go with one choice only.
 PARTNERS = {"cuvs12": "cuda12", "cuvs13": "cuda13"}
 # Packages without wheels for a machine: pip compiles them there, and uv leaves them out here.
-COMPILED = {"x86_64": (), "aarch64": ("pyamg",)}
+COMPILED = {"x86_64": ("hnswlib",), "aarch64": ("hnswlib", "pyamg")}
 REFUSED = {("cupy-cuda12x", "14.1.0"), ("cupy-cuda13x", "14.1.0")}
 
 

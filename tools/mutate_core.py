@@ -93,6 +93,8 @@ MODULES = {
     "query_expansion": ("query_expansion",),
     "rankings": ("evaluation", "measures"),
     "relevance": ("evaluation", "measures"),
+    "result_lists": ("result_lists", "diffusion_index"),
+    "result_memory": ("result_memory",),
     "revisited": ("evaluation",),
     "row_selection": ("backends",),
     "search": ("diffusion_index",),
@@ -103,7 +105,7 @@ MODULES = {
     "storage": ("storage",),
     "top_items": ("top_items",),
     "update": ("update",),
-    "validation": ("validation", "diffusion_index", "neighbors"),
+    "validation": ("validation", "result_lists", "diffusion_index", "neighbors"),
     "views": ("diffusion_index", "precompute"),
 }
 # Whose own tests run on the strict backend too: it has the generic operations as they are.

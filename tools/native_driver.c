@@ -10,7 +10,8 @@
 enum { THREADS = 4, N = 300, K = 12, TILE = 16, MOST = 130 };
 
 void hg_laplacian_step_f32_i32_plain(int64_t, int64_t, int64_t, const int32_t *, const int32_t *,
-                                     const float *, const float *, double, float *, double *);
+                                     const float *, const float *, double, int64_t, float *,
+                                     double *);
 void hg_cg_update_f32_plain(int64_t, int64_t, float *, float *, const float *, const float *,
                             const float *, double *);
 void hg_cg_direction_f32_plain(int64_t, int64_t, const float *, float *, const float *);
@@ -44,7 +45,7 @@ static void tile(int64_t number) {
     const int64_t skip = first * m;
     if (stage == 0)
         hg_laplacian_step_f32_i32_plain(first, last, m, indptr, indices, data, direction, 0.9,
-                                        product, dots + number * m);
+                                        1, product, dots + number * m);
     if (stage == 1)
         hg_cg_update_f32_plain(last - first, m, solution + skip, residual + skip, direction + skip,
                                product + skip, by, squares + number * m);

@@ -78,6 +78,7 @@ class Fault:
 
 
 T, C, U = "backends/transfers.py", "backends/cupy_backend.py", "backends/cuda.py"
+L, S = "backends/cuda_launch.py", "backends/cuda_steps.py"
 NO_WAIT = f"{TRANSFERS} -k 'arrive_whole or packed or under_way or asked_for'"
 
 FAULTS = (
@@ -360,7 +361,7 @@ FAULTS = (
     Fault(
         "devices",
         "a kernel of one device is launched on another",
-        U,
+        L,
         "    return _function(file, name, *types, defines, cupy.cuda.Device().id)\n",
         "    return _function(file, name, *types, defines, 0)\n",
         f"{CUPY} {DEVICES} -k 'two_devices or (operations and not host) or moves'",
@@ -495,8 +496,8 @@ FAULTS = (
         "dtypes",
         "indices of 64 bits are read as 32",
         U,
-        '    _kernel("csr_spmm", name, dense.dtype, matrix.indices.dtype)(grid, block, arguments)\n',
-        '    _kernel("csr_spmm", name, dense.dtype, np.dtype("int32"))(grid, block, arguments)\n',
+        "    types, length = (dense.dtype, indices.dtype), matrix.data.size / n\n",
+        '    types, length = (dense.dtype, np.dtype("int32")), matrix.data.size / n\n',
         f"{HARD} -k 'every_width'",
     ),
     Fault(
@@ -510,7 +511,7 @@ FAULTS = (
     Fault(
         "dtypes",
         "steps in float32 are read as float64",
-        U,
+        S,
         "    step = cupy.ascontiguousarray(step, cupy.float64)\n",
         "    step = cupy.ascontiguousarray(step)\n",
         f"{HARD} -k conjugate",
@@ -518,7 +519,7 @@ FAULTS = (
     Fault(
         "dtypes",
         "every other step is read",
-        U,
+        S,
         "    ratio = cupy.ascontiguousarray(ratio, cupy.float64)\n",
         "    ratio = ratio.astype(cupy.float64, copy=False)\n",
         f"{HARD} -k conjugate",
@@ -535,8 +536,8 @@ FAULTS = (
         "dtypes",
         "a column-major array is subtracted from row by row",
         C,
-        '            if self.engine == "own" and values.flags.c_contiguous:\n',
-        '            if self.engine == "own":\n',
+        '            if self.engine == "own" and values.flags.c_contiguous:\n                return',
+        '            if self.engine == "own":\n                return',
         f"{HARD} -k any_order",
     ),
     Fault(
@@ -550,7 +551,7 @@ FAULTS = (
     Fault(
         "dtypes",
         "the number of columns is a Python integer",
-        U,
+        S,
         "    kernel(shape.grid(n, m), shape.block, (*sizes, ratio, *arrays))\n",
         "    kernel(shape.grid(n, m), shape.block, (sizes[0], m, sizes[2], ratio, *arrays))\n",
         f"{HARD} -k conjugate",
@@ -577,16 +578,16 @@ FAULTS = (
         "grids",
         "columns beyond the last whole block are left out",
         U,
-        "    grid = (min(-(-n // block[1]), 2**31 - 1), -(-m // (columns or block[0])))\n",
-        "    grid = (min(-(-n // block[1]), 2**31 - 1), max(1, m // (columns or block[0])))\n",
+        "2**31 - 1), -(-m // (32 if long else block[0])))\n",
+        "2**31 - 1), max(1, m // (32 if long else block[0])))\n",
         f"{HARD} -k every_width",
     ),
     Fault(
         "grids",
         "long rows have 32 columns and no more",
         U,
-        'name, block, columns = "csr_spmm_long_rows", (_THREADS, 1), 32',
-        'name, block, columns = "csr_spmm_long_rows", (_THREADS, 1), 0',
+        "-(-m // (32 if long else block[0]))",
+        "-(-m // block[0])",
         f"{HARD} -k long_rows",
         sample=True,
     ),
@@ -601,7 +602,7 @@ FAULTS = (
     Fault(
         "grids",
         "one partial sum is left as it was",
-        U,
+        S,
         "    kernel(grid, shape.block, (*sizes, step, *arrays, partial))\n",
         "    kernel((max(1, grid[0] - 1), grid[1]), shape.block, (*sizes, step, *arrays, partial))\n",
         f"{HARD} -k conjugate",
@@ -609,7 +610,7 @@ FAULTS = (
     Fault(
         "grids",
         "fewer blocks add up the columns",
-        U,
+        S,
         "    kernel((-(-m // _SLICE),), (_SLICE, _LINES)",
         "    kernel((max(1, m // _SLICE),), (_SLICE, _LINES)",
         f"{HARD} -k conjugate",
@@ -724,8 +725,8 @@ FAULTS = (
         "kernels",
         "a thread writes one column too far",
         "kernels/cuda/cg_direction.cu",
-        "    if (column >= m) return;\n",
-        "    if (column > m) return;\n",
+        "    if (column >= m) return;\n    HG_VALUE by[HG_PACK];\n",
+        "    if (column > m) return;\n    HG_VALUE by[HG_PACK];\n",
         f"{HARD} -k conjugate",
     ),
     Fault(
@@ -736,13 +737,45 @@ FAULTS = (
         "        const int all",
         f"{HARD} -k every_width",
     ),
+    Fault(
+        "kernels",
+        "loads of several entries begin anywhere",
+        L,
+        "    return int(together & -together)\n",
+        "    return 16\n",
+        f"{HARD} -k between_the_others",
+    ),
+    Fault(
+        "kernels",
+        "the second result of a product is not looked at for its place",
+        U,
+        "    packed = (dense, result) if copy is None else (dense, result, copy)\n",
+        "    packed = (result,)\n",
+        f"{HARD} -k between_the_others",
+    ),
+    Fault(
+        "kernels",
+        "tickets of a step are not taken back",
+        "kernels/cuda/columns.cu",
+        "        tickets[mine] = 0;\n",
+        "        ;\n",
+        f"{BACKENDS} -k whole_step",
+    ),
+    Fault(
+        "kernels",
+        "a product that nobody wants any more is what the next step takes",
+        "kernels/cuda/wide_product.cu",
+        "        if (!__syncthreads_or(some)) return;\n",
+        "        if (__syncthreads_or(some)) return;\n",
+        f"{BACKENDS} -k wanted",
+    ),
     # ---- overflow: places counted in 32 bits
     Fault(
         "overflow",
         "csr_spmm reads X by 32 bits",
         "kernels/cuda/csr_spmm.cu",
-        "dense[(long long)indices[entry] * m + column];\n        }\n        for",
-        "dense[(int)(indices[entry] * m + column)];\n        }\n        for",
+        "    return weight * dense[(long long)row * m];",
+        "    return weight * dense[(int)(row * m)];",
         f"{LARGE} -k csr_spmm",
         sample=True,
     ),

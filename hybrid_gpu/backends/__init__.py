@@ -41,8 +41,8 @@ def select_backend(backend: str | Backend = "auto", *, like: Any = None) -> Back
     ----------
     backend
         ``"numpy"``, ``"cupy"``, ``"cupy:1"``, or ``"auto"``: the device of ``like`` if that is a
-        CuPy array, else what ``HYBRID_GPU_BACKEND`` names, else a GPU that answers, else NumPy. A
-        ``Backend`` is returned as it is.
+        CuPy array, or a tensor on a GPU that CuPy reaches, else what ``HYBRID_GPU_BACKEND`` names,
+        else a GPU that answers, else NumPy. A ``Backend`` is returned as it is.
     like
         The array that ``"auto"`` looks at.
 
@@ -68,6 +68,9 @@ def select_backend(backend: str | Backend = "auto", *, like: Any = None) -> Back
     if name == "auto":
         if like is not None and array_api_compat.is_cupy_array(like):
             return _cupy(int(like.device.id))
+        device = _cuda_device(like)
+        if device is not None and device < _gpu_count():
+            return _cupy(device)
         name = os.environ.get("HYBRID_GPU_BACKEND") or _best_name()
     if name == "numpy":
         return _numpy()
@@ -159,6 +162,13 @@ def settled(make: Callable[[], Result], backend: Backend) -> Result:
     made = make()
     backend.synchronize()
     return made
+
+
+def _cuda_device(array: Any) -> int | None:
+    """The number of the CUDA device that a tensor is on; None for anything else."""
+    if not array_api_compat.is_torch_array(array) or array.device.type != "cuda":
+        return None
+    return int(array.device.index or 0)
 
 
 def _best_name() -> str:

@@ -14,7 +14,7 @@ import cupyx.scipy.sparse
 import numpy as np
 from numpy.typing import NDArray
 
-from hybrid_gpu.backends import cuda, device_memory, transfers
+from hybrid_gpu.backends import cuda, cuda_steps, device_memory, transfers
 from hybrid_gpu.backends.cuda import DeviceCsr
 from hybrid_gpu.backends.generic import GenericBackend
 from hybrid_gpu.backends.local_records import LocalAnswer, LocalEffort, LocalProblem
@@ -28,13 +28,12 @@ from hybrid_gpu.backends.protocol import (
     Eigenpairs,
     HostArray,
     Numbering,
-    Product,
     SparseMatrix,
     TopK,
-    Update,
 )
-from hybrid_gpu.backends.step_records import Moves, Standing, Turn
+from hybrid_gpu.backends.step_records import Course, Moves, Product, Standing, Turn, Update
 from hybrid_gpu.errors import DeviceMismatchError
+from hybrid_gpu.other_arrays import readable
 
 # DLPack's numbers for memory of a CUDA device: kDLCUDA and kDLCUDAManaged.
 _CUDA_DEVICES = (2, 13)
@@ -61,6 +60,7 @@ class CupyBackend(GenericBackend):
     """
 
     xp = xp
+    runs_late = True
 
     def __init__(self, number: int, *, engine: str = "own") -> None:
         self.device = cupy.cuda.Device(number)
@@ -69,6 +69,8 @@ class CupyBackend(GenericBackend):
 
     def asarray(self, values: Any, dtype: str | None = None) -> Array:
         with self.device:
+            if not isinstance(values, cupy.ndarray):
+                values = readable(values)
             if isinstance(values, cupy.ndarray):
                 self._check_device(values.device.id)
             elif self._is_on_gpu(values):
@@ -110,6 +112,14 @@ class CupyBackend(GenericBackend):
             if self.engine == "own" and values.flags.c_contiguous:
                 return cuda.csr_spmm(matrix, cupy.ascontiguousarray(dense), taken_off=values)
             return super().subtract_spmm(values, matrix, dense)
+
+    def add_spmm(self, values: Array, matrix: SparseMatrix, dense: Array) -> Array:
+        with self.device:
+            if self.engine == "own" and values.flags.c_contiguous:
+                # All entries count as folded, and change their sign.
+                dense, folded = cupy.ascontiguousarray(dense), cuda.Folded(0, -1.0)
+                return cuda.csr_spmm(matrix, dense, taken_off=values, folded=folded)
+            return super().add_spmm(values, matrix, dense)
 
     def eigsh(self, matrix: SparseMatrix, k: int, start: HostArray) -> Eigenpairs:
         from cupyx.scipy.sparse.linalg import eigsh
@@ -200,13 +210,21 @@ class CupyBackend(GenericBackend):
             return result[:n, :]
 
     def laplacian_step(
-        self, matrix: SparseMatrix, direction: Array, alpha: float, *, summed: bool = True
+        self,
+        matrix: SparseMatrix,
+        direction: Array,
+        alpha: float,
+        *,
+        summed: bool = True,
+        wanted: Array | None = None,
     ) -> Product:
         with self.device:
             if 0 in direction.shape:
                 return super().laplacian_step(matrix, direction, alpha)
             direction = cupy.ascontiguousarray(direction)
-            return cuda.laplacian_step(matrix, direction, alpha, summed=summed)
+            if wanted is not None:
+                wanted = cupy.ascontiguousarray(wanted)
+            return cuda.laplacian_step(matrix, direction, alpha, summed=summed, wanted=wanted)
 
     def cg_pace(
         self,
@@ -217,7 +235,7 @@ class CupyBackend(GenericBackend):
         noise: float = 0.0,
     ) -> Moves:
         with self.device:
-            return cuda.cg_pace(product, standing, least, taken, noise)
+            return cuda_steps.cg_pace(product, standing, least, taken, noise)
 
     def cg_update(
         self,
@@ -232,47 +250,48 @@ class CupyBackend(GenericBackend):
         with self.device:
             if 0 in solution.shape:
                 return super().cg_update(solution, residual, direction, product, step)
-            return cuda.cg_update(
-                cupy.ascontiguousarray(solution),
-                cupy.ascontiguousarray(residual),
-                cupy.ascontiguousarray(direction),
-                cupy.ascontiguousarray(product),
-                step,
-                summed=summed,
-            )
+            solution, residual = map(cupy.ascontiguousarray, (solution, residual))
+            direction, product = map(cupy.ascontiguousarray, (direction, product))
+            return cuda_steps.cg_update(solution, residual, direction, product, step, summed=summed)
 
     def cg_turn(
         self, squared_norm: Array, standing: Standing, moving: Array, *, stop_early: bool
     ) -> Turn:
         with self.device:
-            return cuda.cg_turn(squared_norm, standing, moving, stop_early=stop_early)
+            return cuda_steps.cg_turn(squared_norm, standing, moving, stop_early=stop_early)
+
+    def cg_advance(
+        self, columns: Course, product: Array, moves: Moves, *, stop_early: bool
+    ) -> Course:
+        with self.device:
+            if moves.tickets is None or 0 in product.shape:
+                return super().cg_advance(columns, product, moves, stop_early=stop_early)
+            return cuda_steps.cg_advance(columns, product, moves, stop_early=stop_early)
 
     def column_dots(self, left: Array, right: Array) -> Array:
         with self.device:
             if left.dtype != right.dtype or 0 in left.shape:
                 return super().column_dots(left, right)
             left_rows = cupy.ascontiguousarray(left)
-            return cuda.column_dots(
+            return cuda_steps.column_dots(
                 left_rows, left_rows if right is left else cupy.ascontiguousarray(right)
             )
 
     def deflate(
         self, values: Array, vectors: CoarseVectors, inverse: CoarseInverse, alpha: float
     ) -> Deflated:
-        if vectors.spread is None or inverse.together is None:
+        ours = self.engine == "own" and values.flags.c_contiguous
+        if vectors.spread is None or inverse.together is None or not ours:
             with self.device:
                 return super().deflate(values, vectors, inverse, alpha)
         with self.device:
             # As the generic one, with every part written where the next product reads it.
-            restricted = self.spmm(vectors.transposed, values)
-            (r, m), s = restricted.shape, inverse.together.shape[0]
-            both = cupy.empty((2 * r, m), restricted.dtype)
-            cupy.matmul(inverse.together, restricted[:s, :], out=both[:s, :])
-            if s < r:
-                cupy.multiply(inverse.alone, restricted[s:, :], out=both[s:r, :])
-            cupy.multiply(both[:r, :], restricted.dtype.type(-alpha), out=both[r:, :])
-            values = self.subtract_spmm(values, vectors.spread, both)
-            return Deflated(values, both[:r, :], restricted, inverse.norm)
+            r, s = vectors.transposed.shape[0], inverse.together.shape[0]
+            restricted, solved = cuda.csr_restrict(vectors.transposed, values, inverse.alone, s)
+            cupy.matmul(inverse.together, restricted[:s, :], out=solved[:s, :])
+            folded = cuda.Folded(r, -alpha)
+            values = cuda.csr_spmm(vectors.spread, solved, taken_off=values, folded=folded)
+            return Deflated(values, solved, restricted, inverse.norm)
 
     def local_search(
         self, problem: LocalProblem, places: Array, weights: Array, k: int, effort: LocalEffort
@@ -284,7 +303,7 @@ class CupyBackend(GenericBackend):
         with self.device:
             if 0 in direction.shape:
                 return super().cg_direction(residual, direction, ratio)
-            return cuda.cg_direction(
+            return cuda_steps.cg_direction(
                 cupy.ascontiguousarray(residual), cupy.ascontiguousarray(direction), ratio
             )
 

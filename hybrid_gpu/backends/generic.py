@@ -22,12 +22,10 @@ from hybrid_gpu.backends.protocol import (
     Edges,
     HostArray,
     Numbering,
-    Product,
     SparseMatrix,
     TopK,
-    Update,
 )
-from hybrid_gpu.backends.step_records import Moves, Standing, Turn
+from hybrid_gpu.backends.step_records import Course, Moves, Product, Standing, Turn, Update
 
 # Rows of a product at a time: with more, BLAS is no faster.
 _TILE_ROWS = 1024
@@ -41,6 +39,7 @@ class GenericBackend(ABC):
     xp: Any
     device: Any
     searches_locally = False
+    runs_late = False
 
     @abstractmethod
     def asarray(self, values: Any, dtype: str | None = None) -> Array: ...
@@ -82,6 +81,9 @@ class GenericBackend(ABC):
 
     def subtract_spmm(self, values: Array, matrix: SparseMatrix, dense: Array) -> Array:
         return values - self.spmm(matrix, dense)
+
+    def add_spmm(self, values: Array, matrix: SparseMatrix, dense: Array) -> Array:
+        return values + self.spmm(matrix, dense)
 
     def mutual_edges(self, ids: Array, similarities: Array) -> Edges:
         xp = self.xp
@@ -166,7 +168,13 @@ class GenericBackend(ABC):
         return self.spmm(matrix, xp.eye(m, dtype=values.dtype, device=self.device))
 
     def laplacian_step(
-        self, matrix: SparseMatrix, direction: Array, alpha: float, *, summed: bool = True
+        self,
+        matrix: SparseMatrix,
+        direction: Array,
+        alpha: float,
+        *,
+        summed: bool = True,
+        wanted: Array | None = None,
     ) -> Product:
         values = direction - alpha * self.spmm(matrix, direction)
         return Product(values=values, curvature=self.column_dots(direction, values))
@@ -218,6 +226,16 @@ class GenericBackend(ABC):
 
     def cg_direction(self, residual: Array, direction: Array, ratio: Array) -> Array:
         return residual + direction * self.xp.astype(ratio, residual.dtype)
+
+    def cg_advance(
+        self, columns: Course, product: Array, moves: Moves, *, stop_early: bool
+    ) -> Course:
+        arrays = (columns.solution, columns.residual, columns.direction)
+        moved = self.cg_update(*arrays, product, moves.step, summed=False)
+        left, standing = moved.squared_norm, columns.standing
+        turn = self.cg_turn(left, standing, moves.moving, stop_early=stop_early)
+        direction = self.cg_direction(moved.residual, columns.direction, turn.ratio)
+        return Course(moved.solution, moved.residual, direction, turn.standing)
 
     def column_dots(self, left: Array, right: Array) -> Array:
         """Dot products of the columns of two (n, m) arrays, accumulated in float64."""

@@ -52,9 +52,12 @@ class LocalEffort:
         How far scores around the last one watched may have moved against each other in the last
         round, if none of the best changed: a standard deviation, as a part of that score.
     calm : float
-        The same, if no more than ``changes`` of the best changed, or more than these may: the
-        score at rank k and that so many ranks below are nearer than ``gap`` times the drift.
+        The same, if no more than ``changes`` of the best changed, or more than ``spare`` of the
+        best k may be wrong: the scores at the ranks ``k - spare`` and ``k + spare + 1`` are nearer
+        than ``gap`` times the drift.
     gap : float
+    spare : int
+        How many of the best k may be wrong; below k.
     changes : int
     few : int
         Changes among the best that count as none: about as many will still come.
@@ -66,6 +69,8 @@ class LocalEffort:
         Steps of a round, and rounds, at most.
     room : int
         Items to visit or to see at most, those beside the visited ones included.
+    rooted : bool
+        Whether items rank by their scores times their roots, which are then the scores.
     """
 
     tolerance: float
@@ -74,6 +79,7 @@ class LocalEffort:
     drift: float
     calm: float
     gap: float
+    spare: int
     changes: int
     few: int
     watched: int
@@ -81,6 +87,7 @@ class LocalEffort:
     steps: int
     rounds: int
     room: int
+    rooted: bool = False
 
 
 @dataclass(frozen=True, slots=True, eq=False)

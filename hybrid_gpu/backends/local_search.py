@@ -34,7 +34,10 @@ from hybrid_gpu.backends.local_system import (
     LocalSolution,
     LocalSystem,
     local_system,
+    plain_scores,
     predicted_scores,
+    rooted,
+    scores_inside,
     solved,
     told_scores,
 )
@@ -176,11 +179,13 @@ def _round(
     aimed = queries.goal
     solution = solved(task, system, nodes, aimed)
     nodes = replace(nodes, score=solution.score)
-    last, kth, below = _scores_at(task, system, nodes, (effort.watched, k, k + effort.changes))
+    ranks = effort.watched, k, k - effort.spare, k + effort.spare + 1
+    last, kth, within, beyond = _scores_at(task, system, nodes, ranks)
     last = xp.where(rows >= effort.watched, last, xp.zeros_like(last))
-    goal = xp.where(last > 0, _goal_beside(task, queries, last, effort.watched), aimed)
+    plain = plain_scores(task, system, nodes, last)
+    goal = xp.where(last > 0, _goal_beside(task, queries, plain, effort.watched), aimed)
     # Whole components are solved well: nothing else is wrong with them.
-    inside = xp.where(rows > k, kth, xp.zeros_like(kth))
+    inside = plain_scores(task, system, nodes, xp.where(rows > k, kth, xp.zeros_like(kth)))
     goal = xp.where(complete, _goal_beside(task, queries, inside, k) / _WHOLE, goal)
     endless = xp.full_like(goal, xp.inf)
     for _ in range(_TRIES):
@@ -192,10 +197,10 @@ def _round(
     changes, drift, nodes = _changes(task, system, nodes, last)
     predicted = predicted_scores(task, system, nodes)
     query = nodes.keys // task.n
-    above = ~nodes.inside & (predicted >= xp.take(last, query))
+    above = ~nodes.inside & (rooted(task, nodes.keys, predicted) >= xp.take(last, query))
     (rivals,) = sums_by_query(query, m, task.backend)(above)
-    gap, moved = kth - below, xp.where(xp.isfinite(drift), drift, xp.ones_like(drift))
-    close = (gap > effort.tolerance / 4 * kth) & (gap <= effort.gap * moved * kth)
+    gap, moved = within - beyond, xp.where(xp.isfinite(drift), drift, xp.ones_like(drift))
+    close = (gap > effort.tolerance / 4 * within) & (gap <= effort.gap * moved * last)
     moves = (changes > effort.few) | close
     still = xp.where(
         moves, (changes <= effort.changes) & (drift <= effort.calm), drift <= effort.drift
@@ -238,8 +243,7 @@ def _scores_at(
     task: LocalTask, system: LocalSystem, nodes: LocalNodes, ranks: tuple[int, ...]
 ) -> list[Array]:
     """Of every rank, counted from 1, each query's score on T (m,); the least where T is smaller."""
-    xp = task.xp
-    scores = xp.take(nodes.score + nodes.pushed, system.members)
+    scores = scores_inside(task, system, nodes)
     return largest_by_query(scores, system.query, system.sums.count, ranks, task.backend)
 
 
@@ -251,7 +255,7 @@ def _changes(
     The second is a standard deviation, relative to the last score. The best are marked.
     """
     xp = task.xp
-    score = xp.take(nodes.score + nodes.pushed, system.members)
+    score = scores_inside(task, system, nodes)
     before = xp.take(nodes.before, system.members)
     least = xp.take(last, system.query)
     now = score >= least
@@ -269,7 +273,7 @@ def _changes(
     nodes = replace(
         nodes,
         best=nodes.inside & xp.take(now, system.places),
-        before=xp.where(nodes.inside, nodes.score + nodes.pushed, nodes.before),
+        before=xp.where(nodes.inside, xp.take(score, system.places), nodes.before),
     )
     return changes, drift, nodes
 
@@ -295,9 +299,10 @@ def _let_in(
         able = able & ((nodes.score > 0) | xp.take(anybody, query))
         if not bool(xp.any(able)):
             break
-        (least,) = largest_by_query(nodes.score[able], query[able], m, (wanted,), task.backend)
+        told = rooted(task, nodes.keys, nodes.score)
+        (least,) = largest_by_query(told[able], query[able], m, (wanted,), task.backend)
         least = xp.where(anybody, xp.full_like(last, -xp.inf), xp.minimum(least, last))
-        step = step_out(task, nodes, able & (nodes.score >= xp.take(least, query)), m)
+        step = step_out(task, nodes, able & (told >= xp.take(least, query)), m)
         (found,) = sums_by_query(query, m, task.backend)(step.chosen)
         fresh = nodes_of(step.fresh, xp.zeros_like(step.fresh, dtype=last.dtype), xp)
         fresh = guessed_nodes(task, fresh, queries.coefficients)
@@ -320,7 +325,8 @@ def _answered(
     """The k best of T in order, and how each query came to them."""
     xp, m = task.xp, queries.count
     keys = nodes.keys[nodes.inside]
-    scores = told_scores(task, (nodes.score + nodes.pushed)[nodes.inside])
+    scores = rooted(task, keys, (nodes.score + nodes.pushed)[nodes.inside])
+    scores = told_scores(task, scores)
     bounds = bounds_by_query(keys, task.n, m, task.backend)
     rows = bounds[1:] - bounds[:-1]
     # Stable sorts, the weightiest last: by query, then by score, then by the user's ids.

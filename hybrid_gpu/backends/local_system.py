@@ -133,6 +133,34 @@ def predicted_scores(task: LocalTask, system: LocalSystem, nodes: LocalNodes) ->
     return nodes.guess + task.problem.alpha * _times(task, system.outer, change)
 
 
+def rooted(task: LocalTask, keys: Array, scores: Array) -> Array:
+    """What scores of nodes count in the ranking."""
+    if not task.effort.rooted:
+        return scores
+    return scores * task.xp.take(task.problem.roots, keys % task.n)
+
+
+def scores_inside(task: LocalTask, system: LocalSystem, nodes: LocalNodes) -> Array:
+    """What the nodes of T score (t,)."""
+    scores = task.xp.take(nodes.score + nodes.pushed, system.members)
+    return rooted(task, task.xp.take(nodes.keys, system.members), scores)
+
+
+def plain_scores(task: LocalTask, system: LocalSystem, nodes: LocalNodes, least: Array) -> Array:
+    """Scores (m,) in the units of residuals; see ``hg_plain`` in ``kernels/cpu/local_query.h``."""
+    if not task.effort.rooted:
+        return least
+    xp = task.xp
+    as_good = scores_inside(task, system, nodes) >= xp.take(least, system.query)
+    roots = xp.take(task.problem.roots, xp.take(nodes.keys, system.members) % task.n)
+    squares = xp.where(
+        as_good, xp.astype(roots, xp.float64) ** 2, xp.zeros_like(as_good, dtype=xp.float64)
+    )
+    total, count = system.sums(squares, as_good)
+    ratio = xp.sqrt(_ratio(count, total, (least > 0) & (total > 0), xp))
+    return xp.astype(least * ratio, least.dtype)
+
+
 def _times(task: LocalTask, matrix: SparseMatrix, values: Array) -> Array:
     return task.backend.spmm(matrix, values[:, None])[:, 0]
 

@@ -24,11 +24,11 @@ from hybrid_gpu.backends.protocol import (
     Edges,
     HostArray,
     Numbering,
-    Product,
     SparseMatrix,
     TopK,
-    Update,
 )
+from hybrid_gpu.backends.result_memory import ResultMemory
+from hybrid_gpu.backends.step_records import Product, Update
 
 _REALS = ("float32", "float64")
 
@@ -44,6 +44,7 @@ class NativeBackend(NumpyBackend):
     def __init__(self, core: Core) -> None:
         self.core = core
         self._local = native_local.Native(core, native_local.Memories())
+        self._results = ResultMemory()
 
     def __reduce__(self) -> tuple[Any, ...]:
         # In another process, perhaps on another machine, that one's own core, if it has any.
@@ -63,12 +64,19 @@ class NativeBackend(NumpyBackend):
         return values
 
     def laplacian_step(
-        self, matrix: SparseMatrix, direction: Array, alpha: float, *, summed: bool = True
+        self,
+        matrix: SparseMatrix,
+        direction: Array,
+        alpha: float,
+        *,
+        summed: bool = True,
+        wanted: Array | None = None,
     ) -> Product:
         if not _fits(matrix, direction):
             return super().laplacian_step(matrix, direction, alpha)
         direction = np.ascontiguousarray(direction)
-        values, curvature = native_steps.laplacian_step(self.core, matrix, direction, alpha)
+        values = self._results.empty_like(direction)
+        curvature = native_steps.laplacian_step(self.core, matrix, direction, alpha, values)
         return Product(values=values, curvature=curvature)
 
     def cg_update(

@@ -19,6 +19,9 @@ _SEARCH = (POINTER,) * 3 + (INTEGER,) * 3 + (POINTER,) * 2 + (INTEGER,) + (POINT
 # Entries of a row that there is room for: more than a reciprocal graph has on average.
 _ENTRIES_PER_ITEM = 32
 _REALS = 13  # arrays of numbers by item, as in local.c
+# Memory of a query that saw more items than these, or as large a part of the entries, goes back to
+# the system: ``plan`` counts on it.
+KEPT_ROOM = 1 << 16
 
 
 class _IndexFields(ctypes.Structure):
@@ -36,7 +39,11 @@ class _SettingsFields(ctypes.Structure):
             (name, REAL)
             for name in ("alpha", "tolerance", "push", "growth", "drift", "calm", "gap")
         ),
-        *((name, INTEGER) for name in ("changes", "few", "watched", "fewest", "steps", "rounds")),
+        *(
+            (name, INTEGER)
+            for name in ("spare", "changes", "few", "watched", "fewest", "steps", "rounds")
+        ),
+        ("rooted", INTEGER),
     ]
 
 
@@ -52,13 +59,20 @@ class _MemoryFields(ctypes.Structure):
 
 
 _REPORT = np.dtype(
-    [(name, np.int64) for name in ("found", "settled", "rounds", "visited", "steps")]
+    [
+        (name, np.int64)
+        for name in ("found", "settled", "rounds", "visited", "steps", "seen", "entries")
+    ]
     + [("residual", np.float64)]
 )
 
 
 class Memories:
-    """Memory of threads, kept from search to search: to clear n places costs more than a query."""
+    """Memory of threads, kept from search to search: to clear n places costs more than a query.
+
+    There is room for more items than nearly all queries see. What no query has written to yet takes
+    addresses only: operating systems give memory page by page, when it is first written to.
+    """
 
     def __init__(self) -> None:
         self._free: deque[tuple[tuple[Any, ...], _MemoryFields, list[HostArray]]] = deque(maxlen=16)
@@ -89,9 +103,11 @@ class Memories:
         ]
         return sizes, _MemoryFields(room, entries, *(array.ctypes.data for array in arrays)), arrays
 
-    def give_back(self, memory: Any) -> None:
-        """Keep memory for the next query; only what a query has left as it found it."""
-        self._free.append(memory)
+    def give_back(self, memory: Any, seen: int, entries: int) -> None:
+        """Keep memory for the next query, unless this one took so much; as it was found."""
+        (_, _, room, most, _), _, _ = memory
+        if seen <= KEPT_ROOM and entries * room <= most * KEPT_ROOM:
+            self._free.append(memory)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -143,12 +159,14 @@ def searched(
         effort.drift,
         effort.calm,
         effort.gap,
+        effort.spare,
         effort.changes,
         effort.few,
         effort.watched,
         effort.fewest,
         effort.steps,
         effort.rounds,
+        int(effort.rooted),
     )
     best, scores = np.full((m, k), -1, np.int64), np.zeros((m, k), like)
     reports = np.zeros(m, _REPORT)
@@ -174,7 +192,7 @@ def searched(
             scores.ctypes.data,
             reports.ctypes.data,
         )
-        memories.give_back(memory)
+        memories.give_back(memory, int(reports["seen"][query]), int(reports["entries"][query]))
 
     if m > 1 and thread_count() > 1:
         for_each(answer, range(m))

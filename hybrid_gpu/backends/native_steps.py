@@ -19,10 +19,12 @@ from hybrid_gpu.backends.threads import for_each
 # of a millisecond, which is long beside the cost of a call.
 _TILE_WORK, _TILE_NUMBERS = 1 << 21, 1 << 18
 _ENTRY_COLUMNS = 12
+# Bytes of a product that is not in the cache any more when it is read again.
+_LARGE = 1 << 26
 
 _SPARSE = (INTEGER, INTEGER, INTEGER, POINTER, POINTER, POINTER, POINTER)
 _SPMM = (*_SPARSE, POINTER)
-_LAPLACIAN_STEP = (*_SPARSE, REAL, POINTER, POINTER)
+_LAPLACIAN_STEP = (*_SPARSE, REAL, INTEGER, POINTER, POINTER)
 _COLUMN_DOTS = (INTEGER, INTEGER, POINTER, POINTER, POINTER)
 _CG_UPDATE = (INTEGER, INTEGER, *(POINTER,) * 6)
 _CG_DIRECTION = (INTEGER, INTEGER, POINTER, POINTER, POINTER)
@@ -54,25 +56,25 @@ def _sparse_tiles(
 
 
 def laplacian_step(
-    core: Core, matrix: SparseMatrix, direction: HostArray, alpha: float
-) -> tuple[HostArray, HostArray]:
-    """``(I - alpha W) P`` for a direction P (n, m), and its column dots with P in float64."""
+    core: Core, matrix: SparseMatrix, direction: HostArray, alpha: float, product: HostArray
+) -> HostArray:
+    """``(I - alpha W) P`` for a direction P (n, m) into a product; column dots of both, float64."""
     n, m = direction.shape
     if matrix.shape[0] != matrix.shape[1]:
         raise ValueError(f"the adjacency must be square; got shape {matrix.shape}.")
     tiles = _row_tiles(matrix, m)
-    product, dots = np.empty_like(direction), np.zeros((len(tiles), m))
+    dots = np.zeros((len(tiles), m))
     parts = _addresses(matrix, direction)
     target = written(product, "product", direction.dtype.name, (n, m))
-    sums = dots.ctypes.data
+    sums, large = dots.ctypes.data, int(product.nbytes >= _LARGE)
     call = core.function("hg_laplacian_step", _LAPLACIAN_STEP, direction, matrix.indices)
     _each_tile(
         lambda number, first, last: call(
-            first, last, m, *parts, alpha, target, sums + 8 * m * number
+            first, last, m, *parts, alpha, large, target, sums + 8 * m * number
         ),
         tiles,
     )
-    return product, np.sum(dots, axis=0)
+    return np.asarray(np.sum(dots, axis=0))
 
 
 def column_dots(core: Core, left: HostArray, right: HostArray) -> HostArray:

@@ -23,14 +23,14 @@ from hybrid_gpu.backends.protocol import (
     Eigenpairs,
     HostArray,
     Numbering,
-    Product,
     SparseMatrix,
     TopK,
-    Update,
 )
 from hybrid_gpu.backends.row_selection import best_of_row
+from hybrid_gpu.backends.step_records import Product, Update
 from hybrid_gpu.backends.threads import for_each
 from hybrid_gpu.errors import DeviceMismatchError
+from hybrid_gpu.other_arrays import readable
 
 # DLPack's numbers for memory that the host can read: kDLCPU and kDLCUDAHost.
 _HOST_DEVICES = (1, 3)
@@ -161,7 +161,13 @@ class NumpyBackend(GenericBackend):
         return result
 
     def laplacian_step(
-        self, matrix: SparseMatrix, direction: Array, alpha: float, *, summed: bool = True
+        self,
+        matrix: SparseMatrix,
+        direction: Array,
+        alpha: float,
+        *,
+        summed: bool = True,
+        wanted: Array | None = None,
     ) -> Product:
         assert isinstance(matrix, CsrMatrix)
         direction = np.ascontiguousarray(direction)
@@ -244,6 +250,8 @@ def _for_each(function: Callable[[Any], Any], items: Iterable[Any], *, parallel:
 
 def host_view(values: Any) -> Any:
     """The same values as a NumPy array, without a copy where they are on the host already."""
+    if not isinstance(values, np.ndarray):
+        values = readable(values)
     if isinstance(values, np.ndarray):
         return values
     if array_api_compat.is_cupy_array(values):
@@ -272,7 +280,7 @@ def host_copy(values: Any) -> Any:
     if array_api_compat.is_cupy_array(values):
         values = values.get()
     elif array_api_compat.is_torch_array(values):
-        values = values.detach().cpu()
+        values = readable(values).cpu()
     return host_view(values)
 
 

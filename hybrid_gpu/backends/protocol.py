@@ -16,7 +16,7 @@ import array_api_compat
 import numpy as np
 from numpy.typing import NDArray
 
-from hybrid_gpu.backends.step_records import Moves, Standing, Turn
+from hybrid_gpu.backends.step_records import Course, Moves, Product, Standing, Turn, Update
 
 Array: TypeAlias = Any
 """An array of the backend's namespace ``xp``, on the backend's device."""
@@ -102,26 +102,6 @@ class Eigenpairs:
 
     values: Array
     vectors: Array
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Product:
-    """``A P`` (n, m), and the column dots of ``P`` with it, float64 (m,) or in parts (parts, m)."""
-
-    values: Array
-    curvature: Array
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Update:
-    """Solution and residual after one step, and the residual's squared column norms in float64.
-
-    ``squared_norm`` is of shape (m,), or (parts, m) where it is left to ``cg_turn`` to add them up.
-    """
-
-    solution: Array
-    residual: Array
-    squared_norm: Array
 
 
 class CoarseVectors(Protocol):
@@ -214,6 +194,9 @@ class Backend(Protocol):
     searches_locally: bool
     """Whether a local search is faster here than solving batches of queries."""
 
+    runs_late: bool
+    """Whether work is done after it was asked for, beside the host."""
+
     @property
     def name(self) -> str:
         """``"numpy"`` or ``"cupy:0"``: what the user writes to get this backend."""
@@ -259,6 +242,9 @@ class Backend(Protocol):
     def subtract_spmm(self, values: Array, matrix: SparseMatrix, dense: Array) -> Array:
         """``V - A X`` for values V (n, m); may be written over V."""
 
+    def add_spmm(self, values: Array, matrix: SparseMatrix, dense: Array) -> Array:
+        """``V + A X`` for values V (n, m); may be written over V."""
+
     def eigsh(self, matrix: SparseMatrix, k: int, start: HostArray) -> Eigenpairs:
         """Largest ``k`` eigenpairs by Lanczos; may miss copies of a repeated eigenvalue."""
 
@@ -298,11 +284,18 @@ class Backend(Protocol):
         """
 
     def laplacian_step(
-        self, matrix: SparseMatrix, direction: Array, alpha: float, *, summed: bool = True
+        self,
+        matrix: SparseMatrix,
+        direction: Array,
+        alpha: float,
+        *,
+        summed: bool = True,
+        wanted: Array | None = None,
     ) -> Product:
         """``(I - alpha W) P`` for the columns of a direction (n, m), with its column dots.
 
-        Not ``summed``: these may be given in parts.
+        Not ``summed``: these may be given in parts. If none of the columns is ``wanted``, a bool
+        array of shape (m,), all of it may be anything.
         """
 
     def cg_pace(
@@ -343,6 +336,11 @@ class Backend(Protocol):
         A column that could not move begins anew, with its residual for a direction; one that could
         not even then has arrived, if columns may ``stop_early``.
         """
+
+    def cg_advance(
+        self, columns: Course, product: Array, moves: Moves, *, stop_early: bool
+    ) -> Course:
+        """``cg_update``, ``cg_turn`` and ``cg_direction`` in turn; columns may be overwritten."""
 
     def column_dots(self, left: Array, right: Array) -> Array:
         """Dot products of the columns of two (n, m) arrays, added up in float64."""

@@ -27,13 +27,44 @@ T = TypeVar("T")
 _callers: set[int] = set()
 
 
-@cache
+# What this process was told to keep to; None: nothing.
+_limit: int | None = None
+
+
 def thread_count() -> int:
-    """Threads that this process may run at once."""
+    """Threads that this process may run at once: its cores, or fewer if it was told so."""
+    if _limit is not None:
+        return _limit
+    return min(core_count(), told_threads() or core_count())
+
+
+@cache
+def core_count() -> int:
+    """Cores that the system gives to this process."""
     try:
         return len(os.sched_getaffinity(0))
     except AttributeError:  # macOS and Windows
         return os.cpu_count() or 1
+
+
+@cache
+def told_threads() -> int | None:
+    """What ``HYBRID_GPU_THREADS`` says; None if it says nothing."""
+    told = os.environ.get("HYBRID_GPU_THREADS", "")
+    if not told:
+        return None
+    if not told.isdecimal() or int(told) < 1:
+        raise ValueError(f"HYBRID_GPU_THREADS must be a number of at least 1; got {told!r}.")
+    return int(told)
+
+
+def limit_threads(count: int | None) -> None:
+    """Hold this process to so many threads; None: to its cores.
+
+    For processes that share a machine: with more threads than cores, they push each other aside.
+    """
+    global _limit
+    _limit = count
 
 
 def for_each(function: Callable[[T], Any], items: Iterable[T]) -> None:

@@ -4,7 +4,18 @@ from __future__ import annotations
 
 import sys
 
-from hybrid_gpu.cli import demo, indexes, machine, measures, paper, searches, tuning
+from hybrid_gpu.cli import (
+    batches,
+    demo,
+    exploring,
+    indexes,
+    machine,
+    measures,
+    paper,
+    searches,
+    serving,
+    tuning,
+)
 from hybrid_gpu.cli.common import app
 
 __all__ = ["app", "main"]
@@ -16,6 +27,9 @@ _COMMANDS = (
     indexes.build,
     searches.search,
     searches.rerank,
+    batches.batch,
+    serving.serve,
+    exploring.explore,
     measures.evaluate,
     indexes.precompute,
     indexes.plan,

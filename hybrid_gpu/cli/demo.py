@@ -18,19 +18,20 @@ from hybrid_gpu.cli.common import (
     print_json,
     progress_bars,
 )
+from hybrid_gpu.cli.exploring import EXPLORER_LINE
 from hybrid_gpu.cli.pictures import draw_results
 from hybrid_gpu.datasets import Benchmark, benchmark_of, digits, split_queries
+from hybrid_gpu.explore.collection import DEMO_QUERIES, DEMO_SEED
 from hybrid_gpu.index.diffusion_index import DiffusionIndex
 from hybrid_gpu.lab import plots
 from hybrid_gpu.lab.comparison import Measurement, MethodComparison, compare_methods
 from hybrid_gpu.validation import check_count
 
-_DEMO_SEED = 7
 _DEMO_PICTURE = Path("hybrid-gpu-demo.png")
 
 
 def demo(
-    queries: Annotated[int, typer.Option(help="Digits held out as queries.")] = 200,
+    queries: Annotated[int, typer.Option(help="Digits held out as queries.")] = DEMO_QUERIES,
     neighbors: NeighborCount = "auto",
     rank: Annotated[int, typer.Option(help="Eigenvectors to keep.")] = 100,
     plot: Annotated[
@@ -48,8 +49,8 @@ def demo(
         plots.check_picture(plot)
     count = neighbor_count(neighbors)
     data = digits()
-    split = split_queries(data, check_count(queries, "queries", high=data.n - 1), _DEMO_SEED)
-    benchmark = benchmark_of(split, queries=queries, seed=_DEMO_SEED)
+    split = split_queries(data, check_count(queries, "queries", high=data.n - 1), DEMO_SEED)
+    benchmark = benchmark_of(split, queries=queries, seed=DEMO_SEED)
     with progress_bars() as progress:
         comparison = compare_methods(benchmark, neighbors=count, rank=rank, progress=progress)
     if not as_json:
@@ -65,8 +66,11 @@ def demo(
             methods=[_plain(name, entry) for name, entry in comparison.measurements.items()],
             picture=None if picture is None else str(picture),
         )
-    elif picture is not None:
+        return
+    if picture is not None:
         typer.echo(f"Picture: {picture}")
+    typer.echo("Next, your own data: hybrid-gpu build descriptors.npy my-index")
+    typer.echo(f"Or see why: {EXPLORER_LINE}")
 
 
 def _plain(name: str, measurement: Measurement) -> dict[str, Any]:
@@ -80,7 +84,7 @@ def _plain(name: str, measurement: Measurement) -> dict[str, Any]:
 
 
 def _print_comparison(comparison: MethodComparison, benchmark: Benchmark) -> None:
-    """Print a table of all methods, and the next command to try."""
+    """Print a table of all methods."""
     typer.echo(
         f"Handwritten digits: {benchmark.n} images, {benchmark.m} held-out queries, "
         f"{comparison.index.backend.name}."
@@ -97,7 +101,6 @@ def _print_comparison(comparison: MethodComparison, benchmark: Benchmark) -> Non
             f"{measurement.agreement:.3f}",
         )
     Console().print(table)
-    typer.echo("Next, your own data: hybrid-gpu build descriptors.npy my-index")
 
 
 def _draw(index: DiffusionIndex, benchmark: Benchmark, path: Path) -> Path | None:

@@ -211,7 +211,7 @@ def _settings(
     return {
         "k": min(_DEFAULT_K, index.n) if k is None else k,
         "method": method,
-        "accuracy": _accuracy(accuracy),
+        "accuracy": accuracy_of(accuracy),
         "steps": steps,
         "rtol": rtol,
         "alpha": alpha,
@@ -244,7 +244,7 @@ def _given_ids(index: DiffusionIndex | Replicas, path: Path) -> Any:
     return keys
 
 
-def _accuracy(option: str | None) -> str | float | None:
+def accuracy_of(option: str | None) -> str | float | None:
     """The option as a number if it is one; the library checks other texts."""
     if option is None:
         return None

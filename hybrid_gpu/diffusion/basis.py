@@ -80,6 +80,9 @@ class Basis(Protocol):
     def prolong(self, coefficients: Array) -> Array:
         """``Z c``: the signal (n, m) of coefficients (r, m)."""
 
+    def prolong_onto(self, signal: Array, coefficients: Array) -> Array:
+        """``v + Z c``; may be written over the signal v."""
+
     def deflation(self, alpha: float) -> Deflation:
         """What takes ``A Z E^-1 Z^T v`` off a signal v (n, m), which may be overwritten.
 

@@ -77,7 +77,9 @@ def operator_of(graph: Graph, order: HostArray, backend: Backend) -> ComponentMa
     by_row = xp.argsort(rows * t + columns)
     rows, columns = xp.take(rows, by_row), xp.take(columns, by_row)
     matrix = csr_from_sorted(xp.take(data, by_row), rows, columns, (t, t), backend)
-    return ComponentMatrix(matrix.data, matrix.indices, matrix.indptr, rows == columns, t)
+    # Not rows == columns: a self-loop stands there too, and the shift is taken once.
+    added = by_row >= data.shape[0] - t
+    return ComponentMatrix(matrix.data, matrix.indices, matrix.indptr, added, t)
 
 
 def shifted(

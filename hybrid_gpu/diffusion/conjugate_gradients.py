@@ -10,8 +10,11 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
+import numpy as np
+
 from hybrid_gpu.backends import Array
 from hybrid_gpu.backends.generic import over_rows
+from hybrid_gpu.backends.protocol import HostArray
 from hybrid_gpu.diffusion.basis import Basis
 from hybrid_gpu.diffusion.descent import Descent, Span, System, look_at, rounding_of
 from hybrid_gpu.diffusion.solution import Solution, Stopping
@@ -22,6 +25,11 @@ _DEFLATED_AT_MOST = 500
 # The residual at which the best items are told from the others, beside their last score times the
 # root of their number: an error of about so much of that score, if it is spread over them.
 _PART_OF_LAST = 0.005
+# Rankings of more than one in so many of all items are long. In data without structure, scores lie
+# so close at their end that such an error would exchange more than one in a hundred. There it shall
+# be no larger than what lies between the scores around the last, one in a hundred of the ranks to
+# either side, down to this part of the last.
+_LONG, _LEAST_PART = 20, 0.001
 
 
 def conjugate_gradients(system: System, stop: Stopping, basis: Basis | None = None) -> Solution:
@@ -41,25 +49,28 @@ def conjugate_gradients(system: System, stop: Stopping, basis: Basis | None = No
             span = None
     most = _STEPS_AT_MOST if stop.steps is None else stop.steps
     if stop.tolerance is None:
-        goal = epsilon**2 * system.squared
+        goal = epsilon**2 * system.plain_goal(system.squared, right_side, system.squared)
         descent = Descent(system, backend, span)
         solution, taken = descent.run(solution, residual, goal, steps=most, stop_early=False)
         look = look_at(system, span, solution)
         return Solution(look.solution, system.relative(look.squared), taken, converged=True)
     goal = stop.tolerance**2 * system.squared
     first = _DEFLATED_AT_MOST if span is not None and stop.steps is None else most
-    solved = _solved(system, span, _Start(solution, residual, goal), first)
-    if span is not None and solved.steps < most and bool(xp.any(solved.squared > goal)):
+    # In a ranking of all items, there is none to be kept out of it.
+    best = stop.best if stop.best is not None and stop.best < right_side.shape[0] else None
+    solved = _solved(system, span, _Start(solution, residual, goal), first, best)
+    if span is not None and solved.steps < most and solved.known.above.any():
         # Where rounding in the projection stops the steps, plain ones may still go on.
         before, residual = solved.steps, look_at(system, None, solved.values).residual
         again = _Start(solved.values, residual, goal)
-        solved = _solved(system, None, again, most - before)
+        solved = _solved(system, None, again, most - before, best)
         solved = replace(solved, steps=solved.steps + before)
-    reached = bool(xp.all((solved.squared <= goal) & xp.isfinite(solved.squared)))
-    # In a ranking of all items, there is none to be kept out of it.
-    if reached and stop.best is not None and stop.best < right_side.shape[0]:
-        solved = _told_apart(system, span, solved, stop.best, most)
-    return Solution(solved.values, system.relative(solved.squared), solved.steps, reached)
+    reached, filled = solved.known.reached, 0
+    if reached and best is not None:
+        filled = best if solved.known.filled else 0
+        solved = _told_apart(system, span, solved, best, most)
+    residuals = system.relative(solved.squared)
+    return Solution(solved.values, residuals, solved.steps, reached, filled=filled)
 
 
 def _span_of(basis: Basis | None, alpha: float) -> Span | None:
@@ -74,16 +85,12 @@ def _told_apart(system: System, span: Span | None, solved: _Solved, k: int, most
 
     Where the k-th score is far below the observation, a residual beside that says nothing of it.
     """
-    xp, count = system.backend.xp, solved.squared.shape[0]
-    # Most columns pass by a count, which takes a fraction of the time of their best scores.
-    enough = xp.astype(xp.sqrt(solved.squared / k) / _PART_OF_LAST, solved.values.dtype)
-    above = xp.astype(system.scores(solved.values) >= enough, xp.uint8)
-    (open_,) = xp.nonzero(over_rows(partial(xp.sum, dtype=xp.int64), above, xp) < _due(system, k))
-    half, steps = (count + 1) // 2, solved.steps
+    xp, open_ = system.backend.xp, np.flatnonzero(solved.known.open)
+    half, steps = (solved.known.open.size + 1) // 2, solved.steps
     # Half of them at a time: all the others are kept meanwhile.
-    for start in range(0, open_.shape[0], half):
-        numbers = open_[start : min(start + half, open_.shape[0])]
-        found = _Solved(*solved.columns(numbers, xp), 0)
+    for start in range(0, open_.size, half):
+        numbers = system.backend.asarray(open_[start : start + half])
+        found = _Solved(*solved.columns(numbers, xp), 0, _NOTHING_KNOWN)
         found = _chased(system.columns(numbers), span, found, k, most - solved.steps)
         steps = max(steps, solved.steps + found.steps)
         solved = _with_columns(solved, numbers, found, xp)
@@ -117,25 +124,36 @@ def _chased(system: System, span: Span | None, solved: _Solved, k: int, most: in
         if going.shape[0] == 0:
             break
         numbers, part = xp.take(numbers, going), part.columns(going)
-        found = _Solved(*found.columns(going, xp), 0)
+        found = _Solved(*found.columns(going, xp), 0, _NOTHING_KNOWN)
     return solved
 
 
 def _ranking_goal(system: System, values: Array, k: int) -> Array:
     """The squares of residuals (m,) at which the best k items of each column are told apart."""
     xp, backend = system.backend.xp, system.backend
-    best = xp.astype(backend.top_k(system.scores(values).T, k).scores, xp.float64)
+    wide = min(k + max(1, k // 100), values.shape[0])
+    best = xp.astype(backend.top_k(system.scores(values).T, wide).scores, xp.float64)
+    best, beyond = best[:, :k], best[:, wide - 1]
     # What diffusion does not reach is told apart already.
     reached = best > 0
     count = xp.sum(xp.astype(reached, xp.float64), axis=1)
     last = xp.min(xp.where(reached, best, xp.full_like(best, xp.inf)), axis=1)
     last = xp.where(count > 0, last, xp.ones_like(last))
-    goal = _PART_OF_LAST**2 * count * last**2
+    part = xp.full_like(last, _PART_OF_LAST)
+    if _is_long(system, k):
+        gap = best[:, k - 1 - k // 100] - beyond
+        part = xp.clip(gap / last, min=_LEAST_PART, max=_PART_OF_LAST)
+    goal = part**2 * count * last**2
     if system.watched is None:
         return xp.where(count > 0, goal, xp.full_like(goal, xp.inf))
     # Watched items that steps did not reach yet may be as far away as any: on to what rounding
     # allows, or until they are reached.
     return xp.where(count < xp.astype(_due(system, k), count.dtype), xp.zeros_like(goal), goal)
+
+
+def _is_long(system: System, k: int) -> bool:
+    """Whether a ranking is so long that the scores at its end may be close together."""
+    return _LONG * k > int(system.right_side.shape[0])
 
 
 def _due(system: System, k: int) -> Array | int:
@@ -155,7 +173,7 @@ def _with_columns(solved: _Solved, numbers: Array, found: _Solved, xp: Any) -> _
     chosen = xp.where(known, count + place, every)
     values = xp.take(xp.concat([solved.values, found.values], axis=1), chosen, axis=1)
     squared = xp.take(xp.concat([solved.squared, found.squared]), chosen)
-    return _Solved(values, squared, solved.steps)
+    return _Solved(values, squared, solved.steps, _NOTHING_KNOWN)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -169,32 +187,90 @@ class _Start:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Solved:
-    """The best values of each column, the squares of what they really leave, and the steps."""
+    """The best values of each column, the squares of what they really leave, and the steps.
+
+    ``known`` is what the host knows of them, which is nothing once they were changed.
+    """
 
     values: Array
     squared: Array
     steps: int
+    known: _Known
 
     def columns(self, chosen: Array, xp: Any) -> tuple[Array, Array]:
         """Values and squares of some of the columns, by their numbers."""
         return xp.take(self.values, chosen, axis=1), xp.take(self.squared, chosen)
 
 
-def _solved(system: System, span: Span | None, start: _Start, steps: int) -> _Solved:
+@dataclass(frozen=True, slots=True, eq=False)
+class _Known:
+    """What the host knows of columns, from one look at the device; arrays of shape (m,).
+
+    Attributes
+    ----------
+    done : bool array
+        Who is at its goal, or gets no nearer.
+    above : bool array
+        Whose residual is above its goal.
+    open : bool array
+        Whose best items the residual could still change, where that was asked.
+    reached, filled : bool
+        Whether all are at their goal; and whether every one has as many positive scores as were
+        asked for.
+    """
+
+    done: HostArray
+    above: HostArray
+    open: HostArray
+    reached: bool
+    filled: bool
+
+
+_NOTHING_KNOWN = _Known(*3 * (np.zeros(0, dtype=bool),), reached=False, filled=False)
+
+
+def _known_of(
+    system: System, values: Array, squared: Array, goal: Array, done: Array, k: int | None
+) -> _Known:
+    """Everything that the host will ask, at once: to ask waits for the device."""
+    xp = system.backend.xp
+    asked = [squared, goal, xp.astype(done, xp.float64)]
+    if k is not None:
+        # Most columns pass by a count, which takes a fraction of the time of their best scores.
+        part = _LEAST_PART if _is_long(system, k) else _PART_OF_LAST
+        enough = xp.astype(xp.sqrt(squared / k) / part, values.dtype)
+        above = xp.astype(system.scores(values) >= enough, xp.uint8)
+        count = over_rows(partial(xp.sum, dtype=xp.int64), above, xp)
+        asked += [xp.astype(count < _due(system, k), xp.float64), xp.astype(enough, xp.float64)]
+    left, wanted, ended, *more = system.backend.to_numpy(xp.stack(asked))
+    open_ = more[0] > 0 if more else np.zeros(left.size, dtype=bool)
+    # A count of scores that are at least 0 says nothing.
+    filled = bool(more and system.watched is None and np.all(~open_ & (more[1] > 0)))
+    reached = bool(np.all((left <= wanted) & np.isfinite(left)))
+    return _Known(ended > 0, left > wanted, open_, reached, filled)
+
+
+def _solved(
+    system: System, span: Span | None, start: _Start, steps: int, k: int | None = None
+) -> _Solved:
     """Steps until every column's true residual is at its goal, or stops getting smaller."""
     backend, xp, goal = system.backend, system.backend.xp, start.goal
     descent = Descent(system, backend, span)
     solution, residual = start.solution, start.residual
-    least = backend.column_dots(residual, residual)
+    least = squared = system.squares(residual)
     best, done, taken, first = solution, least <= goal, 0, True
-    while taken < steps and not bool(xp.all(done)):
+    known: _Known | None = None
+    while taken < steps and not (known is not None and known.done.all()):
         before = least
         if not first:
             best = xp.asarray(best, copy=True)  # steps may be written over what they start from
-        target = xp.where(done, xp.full_like(goal, xp.inf), goal)
+        near = system.plain_goal(goal, residual, squared)
+        target = xp.where(done, xp.full_like(goal, xp.inf), near)
         solution, more = descent.run(
             solution, residual, target, steps=steps - taken, stop_early=True
         )
+        if first and more == 0:
+            break  # everybody was there
         taken += more
         look = look_at(system, span, solution)
         solution, residual, squared = look.solution, look.residual, look.squared
@@ -206,7 +282,10 @@ def _solved(system: System, span: Span | None, start: _Start, steps: int) -> _So
             # Each start from the true residual mends the drift, until rounding ends all progress.
             # Not `least >= ...`, which is false for NaN: that would go on for ever.
             done = done | ~(least < 0.8 * before)
-            if more == 0:
-                break
         first, done = False, done | (least <= goal)
-    return _Solved(best, least, taken)
+        known = _known_of(system, best, least, goal, done, k)
+        if more == 0:
+            break
+    if known is None:
+        known = _known_of(system, best, least, goal, done, k)
+    return _Solved(best, least, taken, known)

@@ -6,10 +6,12 @@ import math
 from dataclasses import dataclass, fields, replace
 from typing import Any, Protocol
 
+import numpy as np
+
 from hybrid_gpu.backends import Array, Backend, SparseMatrix
 from hybrid_gpu.backends.generic import safe_ratio
-from hybrid_gpu.backends.protocol import Product
-from hybrid_gpu.backends.step_records import Standing
+from hybrid_gpu.backends.protocol import HostArray
+from hybrid_gpu.backends.step_records import Course, Product, Standing
 from hybrid_gpu.diffusion.basis import Basis, Deflation
 from hybrid_gpu.diffusion.solution import RANKING_ACCURACY
 
@@ -39,6 +41,9 @@ class System:
         W in float64, where float32 could not tell a residual from its own rounding.
     watched : bool array of shape (n, m), or None
         The items whose ranking is asked for, all of which diffusion can get to; None for all.
+    roots : float array of shape (n, 1), or None
+        What the values of each item are multiplied with to be its scores; None: nothing. Residuals
+        are those of the scores then, and are measured so.
     """
 
     adjacency: SparseMatrix
@@ -48,10 +53,13 @@ class System:
     precise: SparseMatrix | None
     backend: Backend
     watched: Array | None = None
+    roots: Array | None = None
 
-    def product(self, direction: Array) -> Product:
+    def product(self, direction: Array, wanted: Array | None = None) -> Product:
         """``(I - alpha W) P``; its curvature may be in parts."""
-        return self.backend.laplacian_step(self.adjacency, direction, self.alpha, summed=False)
+        return self.backend.laplacian_step(
+            self.adjacency, direction, self.alpha, summed=False, wanted=wanted
+        )
 
     def left(self, solution: Array) -> Array:
         """What a solution leaves of the right-hand side; in float64 where that is needed."""
@@ -75,15 +83,29 @@ class System:
         return replace(self, right_side=right_side, squared=squared, watched=watched)
 
     def scores(self, solution: Array) -> Array:
-        """The values of a solution, with zeros for items that are not watched."""
+        """What a solution scores, with zeros for items that are not watched."""
+        scores = solution if self.roots is None else solution * self.roots
         if self.watched is None:
-            return solution
-        return self.backend.xp.where(self.watched, solution, self.backend.xp.zeros_like(solution))
+            return scores
+        return self.backend.xp.where(self.watched, scores, self.backend.xp.zeros_like(scores))
+
+    def squares(self, residual: Array) -> Array:
+        """The squares (m,) of residuals, as they are measured."""
+        return squared_columns(residual, self.roots, self.backend)
+
+    def plain_goal(self, goal: Array, residual: Array, squared: Array) -> Array:
+        """The squares (m,) at which steps stop, which know of no roots.
+
+        As far as a residual and its measured square tell; it has another shape after the steps.
+        """
+        if self.roots is None:
+            return goal
+        plain = self.backend.column_dots(residual, residual)
+        return goal * safe_ratio(plain, squared, squared > 0, self.backend.xp)
 
     def residuals(self, solution: Array) -> Array:
         """The relative residual of each column of a solution, float64 of shape (m,)."""
-        left = self.left(solution)
-        return self.relative(self.backend.column_dots(left, left))
+        return self.relative(self.squares(self.left(solution)))
 
 
 def system_of(
@@ -93,6 +115,7 @@ def system_of(
     backend: Backend,
     *,
     tolerance: float | None = None,
+    roots: Array | None = None,
 ) -> System:
     """The system of diffusion for observations (n, m), both of its sides times ``1 - alpha``.
 
@@ -106,8 +129,14 @@ def system_of(
             # Made for each batch: graphs that need it are rare, and it is twice as large.
             data = xp.astype(adjacency.data, xp.float64)
             precise = backend.csr(data, adjacency.indices, adjacency.indptr, adjacency.shape)
-    squared = backend.column_dots(right_side, right_side)
-    return System(adjacency, right_side, squared, alpha, precise, backend)
+    squared = squared_columns(right_side, roots, backend)
+    return System(adjacency, right_side, squared, alpha, precise, backend, roots=roots)
+
+
+def squared_columns(residual: Array, roots: Array | None, backend: Backend) -> Array:
+    """The squares (m,) of residuals (n, m), each item's times its root."""
+    scaled = residual if roots is None else residual * roots
+    return backend.column_dots(scaled, scaled)
 
 
 def rounding_of(adjacency: SparseMatrix, dtype: Any, alpha: float, backend: Backend) -> float:
@@ -124,9 +153,9 @@ class Span:
     taken_out: Deflation
 
     def corrected(self, solution: Array, residual: Array) -> tuple[Array, Array]:
-        """Solve the residual's part in the span: none of it is left."""
+        """Solve the residual's part in the span: none of it is left. Both may be overwritten."""
         taken = self.taken_out(residual)
-        return solution + self.basis.prolong(taken.coefficients), taken.values
+        return self.basis.prolong_onto(solution, taken.coefficients), taken.values
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -151,7 +180,7 @@ def look_at(system: System, span: Span | None, solution: Array) -> Look:
             residual = backend.xp.astype(exact, dtype)
     if system.precise is None:
         exact = residual
-    return Look(solution, residual, backend.column_dots(exact, exact))
+    return Look(solution, residual, system.squares(exact))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -159,21 +188,25 @@ class _Walk:
     """Columns on their way; ``numbers`` are their own."""
 
     numbers: Array
-    solution: Array
-    residual: Array
-    direction: Array
-    standing: Standing
+    at: Course
+
+    @property
+    def wanting(self) -> Array:
+        """Who has not arrived, bool (m,)."""
+        return self.at.standing.squared > self.at.standing.target
 
     def columns(self, chosen: Array, xp: Any) -> _Walk:
         """Some of the columns, by their places."""
-        names = [field.name for field in fields(self.standing)]
-        parts = (xp.take(getattr(self.standing, name), chosen) for name in names)
+        standing = self.at.standing
+        parts = (xp.take(getattr(standing, field.name), chosen) for field in fields(standing))
         return _Walk(
             numbers=xp.take(self.numbers, chosen),
-            solution=xp.take(self.solution, chosen, axis=1),
-            residual=xp.take(self.residual, chosen, axis=1),
-            direction=xp.take(self.direction, chosen, axis=1),
-            standing=Standing(*parts),
+            at=Course(
+                solution=xp.take(self.at.solution, chosen, axis=1),
+                residual=xp.take(self.at.residual, chosen, axis=1),
+                direction=xp.take(self.at.direction, chosen, axis=1),
+                standing=Standing(*parts),
+            ),
         )
 
 
@@ -184,8 +217,8 @@ class Operator(Protocol):
     def alpha(self) -> float:
         """No eigenvalue is below ``1 - alpha``."""
 
-    def product(self, direction: Array) -> Product:
-        """The matrix times a direction (n, m)."""
+    def product(self, direction: Array, wanted: Array | None = None) -> Product:
+        """The matrix times a direction (n, m); anything, if none of the columns is wanted."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -202,35 +235,49 @@ class Descent:
         """Steps until every column's squared residual is below its target; how many they were."""
         xp, backend = self.backend.xp, self.backend
         squared = backend.column_dots(residual, residual)
-        fresh = xp.ones_like(squared, dtype=xp.bool)
+        standing = Standing(squared, squared, target, xp.ones_like(squared, dtype=xp.bool))
+        direction = xp.asarray(residual, copy=True)
         walk = _Walk(
             numbers=xp.arange(squared.shape[0], dtype=xp.int64, device=backend.device),
-            solution=solution,
-            residual=residual,
-            direction=xp.asarray(residual, copy=True),
-            standing=Standing(squared, squared, target, fresh),
+            at=Course(solution, residual, direction, standing),
         )
         arrived: list[_Walk] = []
         taken = 0
         while taken < steps:
+            product = None
             if stop_early and taken % _STEPS_BETWEEN_CHECKS == 0:
-                wanting = walk.standing.squared > walk.standing.target
-                count = int(xp.sum(xp.astype(wanting, xp.int64)))
+                wanting, product = self._look(walk)
+                count = int(np.count_nonzero(wanting))
                 if count == 0:
                     break
-                if count <= _NARROWED_TO * walk.numbers.shape[0]:
-                    (going,), (over,) = xp.nonzero(wanting), xp.nonzero(~wanting)
+                if count <= _NARROWED_TO * wanting.size:
+                    going, over = (
+                        backend.asarray(np.flatnonzero(some)) for some in (wanting, ~wanting)
+                    )
                     arrived.append(walk.columns(over, xp))
-                    walk = walk.columns(going, xp)
+                    walk, product = walk.columns(going, xp), None
             taken += 1
             project = taken % _STEPS_BETWEEN_PROJECTIONS == 0
-            walk = self._stepped(walk, project, stop_early)
+            if product is None:
+                product = self.operator.product(walk.at.direction)
+            walk = replace(walk, at=self._stepped(walk.at, product, project, stop_early))
         return _together([*arrived, walk], xp), taken
 
-    def _stepped(self, walk: _Walk, project: bool, stop_early: bool) -> _Walk:
+    def _look(self, walk: _Walk) -> tuple[HostArray, Product | None]:
+        """Who has not arrived, on the host; and the next product, if that is under way already."""
+        wanting, product = walk.wanting, None
+        told = self.backend.download(wanting)
+        if self.backend.runs_late:
+            # The device works on it while the host waits for the answer, and would have nothing to
+            # do otherwise. If everybody has arrived, it does nothing.
+            product = self.operator.product(walk.at.direction, wanting)
+        return told(), product
+
+    def _stepped(
+        self, columns: Course, product: Product, project: bool, stop_early: bool
+    ) -> Course:
         """One step of every column that has not arrived."""
-        backend, span, standing, taken = self.backend, self.span, walk.standing, None
-        product = self.operator.product(walk.direction)
+        backend, span, standing, taken = self.backend, self.span, columns.standing, None
         values = product.values
         if span is not None:
             # Every column v of the product loses A Z E^-1 Z^T v.
@@ -242,29 +289,30 @@ class Descent:
         least = (1 - self.operator.alpha) / 2
         noise = _CURVATURE_NOISE * float(backend.xp.finfo(values.dtype).eps)
         moves = backend.cg_pace(product, standing, least, taken, noise)
+        if span is None or not project:
+            return backend.cg_advance(columns, values, moves, stop_early=stop_early)
+        before, direction = standing.length, columns.direction
         update = backend.cg_update(
-            walk.solution, walk.residual, walk.direction, values, moves.step, summed=False
+            columns.solution, columns.residual, direction, values, moves.step, summed=False
         )
-        solution, residual, left = update.solution, update.residual, update.squared_norm
-        moving = moves.moving
-        if span is not None and project:
-            # Rounding lets the residual leak into the span, where the operator is zero and steps
-            # grow without bound: left alone, errors of 1e-5 after 20 steps are 1 after 100.
-            solution, residual = span.corrected(solution, residual)
-            left = backend.column_dots(residual, residual)
-            # A direction that is no longer orthogonal to the residuals, as its length tells, has
-            # lost its way: the column begins anew.
-            length, before = backend.column_dots(walk.direction, walk.direction), standing.length
-            moving = moving & (length > 0.5 * before) & (length < 2 * before)
-            standing = replace(standing, length=length)
-        turn = backend.cg_turn(left, standing, moving, stop_early=stop_early)
-        direction = backend.cg_direction(residual, walk.direction, turn.ratio)
-        return _Walk(walk.numbers, solution, residual, direction, turn.standing)
+        # Rounding lets the residual leak into the span, where the operator is zero and steps
+        # grow without bound: left alone, errors of 1e-5 after 20 steps are 1 after 100.
+        solution, residual = span.corrected(update.solution, update.residual)
+        left = backend.column_dots(residual, residual)
+        # A direction that is no longer orthogonal to the residuals, as its length tells, has
+        # lost its way: the column begins anew.
+        length = backend.column_dots(direction, direction)
+        moving = moves.moving & (length > 0.5 * before) & (length < 2 * before)
+        turn = backend.cg_turn(
+            left, replace(standing, length=length), moving, stop_early=stop_early
+        )
+        direction = backend.cg_direction(residual, direction, turn.ratio)
+        return Course(solution, residual, direction, turn.standing)
 
 
 def _together(walks: list[_Walk], xp: Any) -> Array:
     """The solutions of all columns, in their order."""
     if len(walks) == 1:
-        return walks[0].solution
+        return walks[0].at.solution
     places = xp.argsort(xp.concat([walk.numbers for walk in walks]))
-    return xp.take(xp.concat([walk.solution for walk in walks], axis=1), places, axis=1)
+    return xp.take(xp.concat([walk.at.solution for walk in walks], axis=1), places, axis=1)

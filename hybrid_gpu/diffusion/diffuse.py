@@ -126,10 +126,12 @@ def diffused(
     backend: Backend,
     *,
     watched: Array | None = None,
+    roots: Array | None = None,
 ) -> Solution:
     """Diffuse scaled observations (n, m), with everything checked.
 
-    ``watched`` (n, m) are the items whose ranking shall be right; None: all of them.
+    ``watched`` (n, m) are the items whose ranking shall be right; None: all of them. ``roots``
+    (n, 1) are what the caller makes scores of the values by, if these are not the scores.
 
     Departs from the paper: eq. (h-temporal) multiplies with the basis in every step. Eigenvectors
     are projected out once instead, because diffusion leaves their span in place; after the same
@@ -141,7 +143,9 @@ def diffused(
         # Eigenpairs are not exact, and what they leave of themselves the series would raise: with
         # residuals of 1e-3, fifty of them made an error of 2e-7 one of 2e-4.
         return filtered_by_series(adjacency, observation, filter, stop, backend)
-    system = system_of(adjacency, observation, alpha, backend, tolerance=stop.tolerance)
+    system = system_of(
+        adjacency, observation, alpha, backend, tolerance=stop.tolerance, roots=roots
+    )
     if watched is not None:
         system = replace(system, watched=watched)
     return conjugate_gradients(system, stop, basis)

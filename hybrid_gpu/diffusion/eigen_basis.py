@@ -103,6 +103,10 @@ class EigenBasis:
         scaled = self._scaled(coefficients)
         return xp.concat([self.backend.matmul(self._rows(*rows), scaled) for rows in self._tiles()])
 
+    @on_own_device
+    def prolong_onto(self, signal: Array, coefficients: Array) -> Array:
+        return signal + self.prolong(coefficients)
+
     def deflation(self, alpha: float) -> Deflation:
         inverse = self.coarse_inverse(alpha)
         return lambda signal: self._deflated(signal, inverse, alpha)

@@ -103,6 +103,12 @@ class GalerkinBasis:
     def prolong(self, coefficients: Array) -> Array:
         return times(self.vectors, coefficients, self.backend)
 
+    @on_own_device
+    def prolong_onto(self, signal: Array, coefficients: Array) -> Array:
+        if hasattr(self.vectors, "indptr"):
+            return self.backend.add_spmm(signal, self.vectors, coefficients)
+        return signal + times(self.vectors, coefficients, self.backend)
+
     def deflation(self, alpha: float) -> Deflation:
         return partial(
             self.backend.deflate, vectors=self, inverse=self.coarse_inverse(alpha), alpha=alpha

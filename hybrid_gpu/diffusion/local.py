@@ -29,7 +29,7 @@ _SLOWER, _SLOWEST = 2**0.5, 64.0
 # What a pace is measured to, and the part of an item's largest score below which others count as
 # none.
 _ACCURACY, _LEAST_PART = 1e-3, 1e-4
-# Items that a query may see, first, and after each time that this was not enough.
+# Items that a query may see: in the end, and in array operations before that, until it settles.
 ROOMS = (1 << 16, 1 << 17, 1 << 18, 1 << 19)
 # Graphs of so many items may be seen whole.
 _SMALL = 20_000
@@ -49,13 +49,13 @@ def most_room(n: int) -> int:
     return min(n, max(_SMALL, 3 * n // 4))
 
 
-def effort_for(k: int, alpha: float, room: int) -> LocalEffort:
-    """The effort for the best ``k`` items to be right."""
+def effort_for(k: int, alpha: float, room: int, *, rooted: bool = False) -> LocalEffort:
+    """The effort for the best ``k`` items to be right, by their scores or those times roots."""
     # The rarer the restart, the more of a score comes from far away, and the slower it arrives.
     patience = min(1.0, (1 - alpha) / 0.01)
     # Of fewer than a hundred, not one may be wrong.
     strict = 2.0 if k < _WATCHED else 1.0
-    few = _few(k)
+    few, spare = _few(k), k // 100
     fewest = int(_FEWEST * min(1.0, 0.01 / (1 - alpha)) ** 0.5)
     return LocalEffort(
         tolerance=5e-4 * patience**0.5 / strict,
@@ -63,7 +63,8 @@ def effort_for(k: int, alpha: float, room: int) -> LocalEffort:
         growth=0.5,
         drift=0.0025 * patience * math.sqrt(1 + few),
         calm=0.0005 * patience,
-        gap=strict,
+        gap=3.0 if spare and not few else 2.0,
+        spare=spare,
         changes=max(1, k // 100),
         few=few,
         watched=max(k, _WATCHED),
@@ -71,6 +72,7 @@ def effort_for(k: int, alpha: float, room: int) -> LocalEffort:
         steps=100,
         rounds=24,
         room=room,
+        rooted=rooted,
     )
 
 

@@ -7,7 +7,8 @@ from typing import Any
 
 from hybrid_gpu.backends import Array, Backend, on_device, select_backend
 from hybrid_gpu.choices import BackendName, DtypeName, MetricName
-from hybrid_gpu.validation import check_count, check_dtype, check_neighbor_lists, check_positive
+from hybrid_gpu.result_lists import check_neighbor_lists
+from hybrid_gpu.validation import check_count, check_dtype, check_positive
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from hybrid_gpu.backends import Array, Backend
-from hybrid_gpu.backends.protocol import Product
+from hybrid_gpu.backends.step_records import Product
 from hybrid_gpu.diffusion.basis import Basis, host64
 from hybrid_gpu.diffusion.chebyshev import apply_series, series_for
 from hybrid_gpu.diffusion.descent import Descent, System, system_of
@@ -74,7 +74,7 @@ class _WithoutBasis:
     eigenvalues: Array
     alpha: float
 
-    def product(self, direction: Array) -> Product:
+    def product(self, direction: Array, wanted: Array | None = None) -> Product:
         """Its product with a direction (n, m)."""
         basis, backend, xp = self.basis, self.basis.backend, self.basis.backend.xp
         product = backend.laplacian_step(basis.adjacency, direction, self.alpha)

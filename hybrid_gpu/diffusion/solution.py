@@ -74,6 +74,8 @@ class Solution:
     truncation : float or None
         Bound on the error of an expansion, rounding included, relative to the observation; None
         where none was used, or none is known.
+    filled : int
+        So many scores of each column, or more, are known to be positive, and none to be NaN.
     """
 
     values: Array
@@ -82,6 +84,7 @@ class Solution:
     converged: bool
     truncation: float | None = None
     scale: Array | None = None
+    filled: int = 0
 
     def __repr__(self) -> str:
         n, m = self.values.shape

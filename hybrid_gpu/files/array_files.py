@@ -78,6 +78,31 @@ def array_names(path: str | os.PathLike[str]) -> tuple[str, ...]:
     return ()
 
 
+def array_shapes(path: str | os.PathLike[str]) -> dict[str, tuple[int, ...]]:
+    """The shape of the array of a ``.npy`` file, or of all arrays of a ``.npz`` archive, by name.
+
+    The values are not read. The only array of a ``.npy`` file has the name ``""``.
+
+    Raises
+    ------
+    ValueError
+        If there is no such file, or it is neither; the message names the file.
+    """
+    file = Path(path)
+    start = read_start(file, "an array file")
+    if start.startswith(NPY_MAGIC):
+        return {"": load_array(file).shape}
+    if not start.startswith(ZIP_MAGIC):
+        return {name: load_array(file, name=name).shape for name in array_names(file)}
+    shapes = {}
+    with _archive(file) as archive:
+        for name, member in _members(archive).items():
+            _check_member(file, member)
+            with _damage_named(file), archive.open(member) as stream:
+                shapes[name] = _read_header(stream)[0]
+    return shapes
+
+
 def _from_npy(file: Path) -> NDArray[Any]:
     """The array of a ``.npy`` file, mapped into memory."""
     with _damage_named(file), open(file, "rb") as stream:
@@ -159,6 +184,18 @@ def _checked_dtype(stream: IO[bytes], size: int, file: Path) -> np.dtype[Any] | 
     dtype or None
         The type of the array; None if it has no entries.
     """
+    shape, dtype = _read_header(stream)
+    if dtype.hasobject:
+        raise _RefusedArray(
+            f"{file}: an array of Python objects, which is not read. Save numbers, not objects."
+        )
+    if min(shape, default=0) < 0 or math.prod(shape) * dtype.itemsize > size - stream.tell():
+        raise ValueError(f"its bytes do not fill shape {shape} of {dtype}")
+    return dtype if math.prod(shape) else None
+
+
+def _read_header(stream: IO[bytes]) -> tuple[tuple[int, ...], np.dtype[Any]]:
+    """Shape and dtype of the array of a ``.npy`` file, from its start on."""
     version = np.lib.format.read_magic(stream)
     readers = {1: np.lib.format.read_array_header_1_0, 2: np.lib.format.read_array_header_2_0}
     if version[0] not in readers:
@@ -171,13 +208,7 @@ def _checked_dtype(stream: IO[bytes], size: int, file: Path) -> np.dtype[Any] | 
         raise ValueError(f"a header of {length} bytes")
     stream.seek(-width, os.SEEK_CUR)
     shape, _, dtype = readers[version[0]](stream)
-    if dtype.hasobject:
-        raise _RefusedArray(
-            f"{file}: an array of Python objects, which is not read. Save numbers, not objects."
-        )
-    if min(shape, default=0) < 0 or math.prod(shape) * dtype.itemsize > size - stream.tell():
-        raise ValueError(f"its bytes do not fill shape {shape} of {dtype}")
-    return dtype if math.prod(shape) else None
+    return shape, dtype
 
 
 class _RefusedArray(ValueError):

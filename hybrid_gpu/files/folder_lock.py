@@ -39,7 +39,8 @@ _ARRAYS = (
     "|section_[a-z_]+"  # whatever a later version adds
 )
 _MARK = "([0-9a-f]{8})"
-_MARKED = re.compile(rf"(?:{_ARRAYS})\.{_MARK}\.npy|(?:header|progress)\.json\.{_MARK}\.tmp")
+_STATES = r"(?:header\.json|progress\.json|manifest\.jsonl)"
+_MARKED = re.compile(rf"(?:{_ARRAYS})\.{_MARK}\.npy|{_STATES}\.{_MARK}\.tmp")
 _LIST = re.compile(rb"[0-9a-f\n\0]*")  # A power cut can leave zeros in the place of a mark.
 _LONGEST_LIST = 1 << 20
 # Files that desktops put into any folder, and NFS's names of files that were removed while in use.

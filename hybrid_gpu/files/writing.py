@@ -53,6 +53,27 @@ def replacing(
         sync_folder(path.parent)
 
 
+def take_name(temporary: Path, path: Path) -> None:
+    """Give a finished file its name, if nobody has that name; wait until that is on disk.
+
+    Raises
+    ------
+    FileExistsError
+        If there is a file of that name. It stays as it is, and so does the finished one.
+    """
+    try:
+        os.link(temporary, path)  # unlike a rename, it never takes the place of another file
+    except FileExistsError:
+        raise
+    except OSError:  # a file system on which no file has two names
+        if os.path.lexists(path):
+            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(path)) from None
+        _rename(temporary, path)
+    else:
+        os.unlink(temporary)
+    sync_folder(path.parent)
+
+
 def replace_files(contents: Mapping[Path, bytes]) -> None:
     """Write some files, none of which is ever seen half-written.
 

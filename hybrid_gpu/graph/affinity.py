@@ -21,11 +21,12 @@ from hybrid_gpu.backends.protocol import Numbering
 from hybrid_gpu.choices import BackendName, DtypeName
 from hybrid_gpu.errors import warn_caller
 from hybrid_gpu.graph.csr import array_bytes, csr_from_sorted, matrix_bytes
+from hybrid_gpu.graph.edge_lists import EdgeList, added_up
 from hybrid_gpu.graph.neighbors import Neighbors
+from hybrid_gpu.result_lists import check_neighbor_lists
 from hybrid_gpu.validation import (
     check_dtype,
     check_kind,
-    check_neighbor_lists,
     check_positive,
     dtype_name,
 )
@@ -43,7 +44,8 @@ class Graph:
     ----------
     adjacency : sparse matrix of shape (n, n)
         The symmetrically normalized adjacency (calligraphic W in the paper): eigenvalues in
-        [-1, 1], zero diagonal, an empty row for an isolated item.
+        [-1, 1], an empty row for an isolated item. Its diagonal is zero, but for the self-loops of
+        a graph of the user's own.
     degrees : float array of shape (n,)
         Row sums of the affinity before normalization; 0 for an isolated item. If the largest weight
         is beyond 2**100 or the smallest below 2**-100, weights are divided by a power of two
@@ -68,7 +70,7 @@ class Graph:
 
     @property
     def edges(self) -> int:
-        """Number of undirected edges."""
+        """Number of undirected edges; a self-loop is half of one."""
         return int(self.adjacency.data.shape[0]) // 2
 
     @property
@@ -237,6 +239,21 @@ def graph_from_affinity(
         n,
         dtype=check_dtype(dtype),
         backend=device,
+    )
+
+
+def graph_from_edges(edges: EdgeList, *, dtype: DtypeName, backend: Backend) -> Graph:
+    """The graph of an edge list; edges between the same items add up, and self-loops stay."""
+    if edges.n == 0:
+        raise ValueError("the graph must have at least one item; got none.")
+    rows, columns, weights = added_up(edges)
+    return _graph_of_edges(
+        backend.asarray(rows, "int64"),
+        backend.asarray(columns, "int64"),
+        _in_range(backend.asarray(weights, "float64"), backend.xp),
+        edges.n,
+        dtype=dtype,
+        backend=backend,
     )
 
 

@@ -16,6 +16,7 @@ import numpy as np
 from hybrid_gpu.backends import Array, Backend, select_backend
 from hybrid_gpu.backends.numpy_backend import host_view, is_on_host
 from hybrid_gpu.backends.protocol import HostArray
+from hybrid_gpu.other_arrays import NUMPY, Words, words_of
 from hybrid_gpu.validation import check_finite, check_vector_rows, item_bytes
 
 # A tile is this part of the rows, but not too small to be worth a call, nor larger than helps.
@@ -38,12 +39,15 @@ class Vectors:
         The precision to have them in.
     backend : Backend
         Where to have them.
+    words : Words
+        Those of the library that they came from, for messages.
     """
 
     values: Array | HostArray
     what: str
     dtype: str
     backend: Backend
+    words: Words = NUMPY
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -69,7 +73,7 @@ class Vectors:
             part = _InPrecision(part, np.dtype(self.dtype))
         for (tile,) in self.backend.uploads((part,), 0, rows or self._tile_rows()):
             tile = self.backend.asarray(tile, dtype=self.dtype)
-            check_finite(tile, self.what, self.backend)
+            check_finite(tile, self.what, self.backend, self.words)
             yield first, unit_rows(tile, self.backend)
             first += int(tile.shape[0])
 
@@ -119,12 +123,12 @@ class _InPrecision:
 
 def vectors_of(values: Any, what: str, *, dtype: str, backend: Backend) -> Vectors:
     """Descriptors (n, d) of any library, with everything checked but their values."""
-    array = check_vector_rows(values, what, backend=backend)
+    array, words = check_vector_rows(values, what, backend=backend), words_of(values)
     own = array_api_compat.is_array_api_obj(array)
     if (own and array_api_compat.array_namespace(array) is backend.xp) or not is_on_host(array):
-        return Vectors(backend.asarray(array), what, dtype, backend)
+        return Vectors(backend.asarray(array), what, dtype, backend, words)
     # On the host until a tile of them is wanted: all of them may be too many for the device.
-    return Vectors(np.asarray(host_view(array)), what, dtype, backend)
+    return Vectors(np.asarray(host_view(array)), what, dtype, backend, words)
 
 
 def unit_rows(vectors: Array, backend: Backend) -> Array:

@@ -17,6 +17,8 @@ from hybrid_gpu.choices import (
     BackendName,
     BasisName,
     DtypeName,
+    GraphInput,
+    ListInput,
     MetricName,
     NeighborCount,
     PrecisionName,
@@ -26,7 +28,7 @@ from hybrid_gpu.choices import (
 from hybrid_gpu.diffusion.basis import Basis
 from hybrid_gpu.diffusion.filters import DEFAULT_ALPHA
 from hybrid_gpu.diffusion.sparsity import PAPER_SPARSITY, Sparsity
-from hybrid_gpu.graph.affinity import Graph, graph_from_affinity, neighbors_from_lists
+from hybrid_gpu.graph.affinity import Graph, neighbors_from_lists
 from hybrid_gpu.graph.neighbor_count import best_first, check_neighbors
 from hybrid_gpu.graph.neighbors import check_engine
 from hybrid_gpu.graph.vectors import vectors_of
@@ -43,6 +45,7 @@ from hybrid_gpu.index.build import (
     with_units,
 )
 from hybrid_gpu.index.diffusion_index import DiffusionIndex
+from hybrid_gpu.index.own_graphs import named_graph
 from hybrid_gpu.index.storage import load_state
 from hybrid_gpu.progress import ProgressOption, as_progress
 from hybrid_gpu.ranking.keys import as_keys, optional_keys
@@ -170,8 +173,8 @@ def build_index(
 
 
 def build_index_from_neighbors(
-    ids: ArrayInput,
-    similarities: ArrayInput,
+    ids: ListInput,
+    similarities: ListInput | None = None,
     *,
     metric: MetricName = "cosine",
     neighbors: NeighborCount = "auto",
@@ -200,7 +203,8 @@ def build_index_from_neighbors(
     similarities : float array of shape (n, k)
         Their cosine similarities, as they are.
     metric
-        What ``similarities`` are, if not cosines; see ``DiffusionIndex.rerank``.
+        What ``similarities`` are, if not cosines; see ``DiffusionIndex.rerank``, which also tells
+        in what other forms lists may come.
     neighbors
         How many of each list to use, the most similar ones; ``"auto"`` as in ``build_index``.
     descriptors : float array of shape (n, d), optional
@@ -226,7 +230,7 @@ def build_index_from_neighbors(
         known = None
         if keys is not None:
             known = as_keys(keys, None)
-            places = known.ids_of(ids, "ids", gaps=True)
+            places, similarities = known.ids_of_lists(ids, similarities, metric)
             known.check_count(len(places))
             ids = places
         lists = neighbors_from_lists(
@@ -245,8 +249,10 @@ def build_index_from_neighbors(
 
 
 def build_index_from_graph(
-    affinity: SparseInput,
+    affinity: GraphInput,
     *,
+    weights: str | ArrayLike | None = "weight",
+    n: int | None = None,
     descriptors: ArrayInput | None = None,
     gamma: float = 3.0,
     alpha: float = DEFAULT_ALPHA,
@@ -261,42 +267,59 @@ def build_index_from_graph(
     progress: ProgressOption = None,
     backend: BackendName | Backend = "auto",
 ) -> DiffusionIndex:
-    """Index a database by the user's own affinity matrix.
+    """Index a database by the user's own undirected graph.
 
     Parameters
     ----------
-    affinity : sparse matrix of shape (n, n)
-        Symmetric and non-negative. Its diagonal is left out; the other entries are the weights of
-        edges, raised to no power, and are normalized here.
+    affinity : sparse matrix (n, n), graph of networkx or igraph, or integer array of shape (e, 2)
+        A symmetric, non-negative matrix, whose diagonal is left out; a graph; or an edge list.
+        Edges between the same items add up. Self-loops of a graph count as in its own library: a
+        walk of igraph takes them twice, one of networkx once. Weights are raised to no power, and
+        normalized here.
+    weights
+        The edges' weights: the attribute that holds them, where edges have it, 1 elsewhere; or
+        numbers (e,), for an edge list or igraph. None: all are 1.
+    n
+        Number of items of an edge list; one more than the largest id if None.
+    keys
+        Names of the items, in order; an edge list is one of names then. Strings or integers that
+        are the nodes of networkx, or the ``name`` of igraph's vertices, are keys without being
+        asked for. Other nodes have the ids in which their graph counts them.
     descriptors : float array of shape (n, d), optional
-        Needed for ``search`` with query descriptors; ``rerank`` does without.
+        Needed for ``search`` with query descriptors; ``rerank`` and ``search_items`` do without.
     gamma
         The exponent of the similarities of queries.
 
-    The other parameters are those of ``build_index``.
+    The other parameters are those of ``build_index``. Directed graphs are refused.
 
     Examples
     --------
     A path of three items, asked for what is near its end:
 
     >>> import hybrid_gpu as hg
-    >>> from scipy.sparse import csr_array
-    >>> affinity = csr_array([[0, 1, 0], [1, 0, 2], [0, 2, 0]])
-    >>> index = hg.build_index_from_graph(affinity, alpha=0.5)
+    >>> index = hg.build_index_from_graph([(0, 1), (1, 2)], weights=[1, 2], alpha=0.5)
     >>> index.search_items([2], k=3).ids.tolist()
     [[2, 1, 0]]
+
+    The same by names:
+
+    >>> edges, names = [("a", "b"), ("b", "c")], ["a", "b", "c"]
+    >>> index = hg.build_index_from_graph(edges, weights=[1, 2], keys=names, alpha=0.5)
+    >>> index.search_items(["c"], k=3).keys.tolist()
+    [['c', 'b', 'a']]
     """
     device = select_backend(backend, like=getattr(affinity, "data", None))
     settings = Settings(alpha, gamma, dtype)
     told = as_progress(progress)
     choice = BasisChoice(basis, rank, precision, tolerance, sparsity, seed, told)
     with device.annotate("build"):
-        graph = graph_from_affinity(affinity, dtype=settings.dtype, backend=device)
-        choice.check(graph.n)
-        known = optional_keys(keys, graph.n)
-        units = optional_units(descriptors, graph.n, settings.dtype, device)
-        state = state_from_graph(graph, None, None, settings, choice, device)
-        return DiffusionIndex(replace(with_units(state, units), keys=known))
+        made = named_graph(
+            affinity, weights=weights, n=n, keys=keys, dtype=settings.dtype, backend=device
+        )
+        choice.check(made.graph.n)
+        units = optional_units(descriptors, made.graph.n, settings.dtype, device)
+        state = state_from_graph(made.graph, None, None, settings, choice, device)
+        return DiffusionIndex(replace(with_units(state, units), keys=made.keys))
 
 
 def with_basis(

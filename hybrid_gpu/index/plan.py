@@ -230,7 +230,7 @@ def predicted_bytes(
 
 
 def _local_bytes(n: int, entries: float, groups: int, threads: int, value: int) -> int:
-    """The slowed walk and the roots, and the memory of each thread at the first of its sizes."""
+    """The slowed walk and the roots, and the memory of each thread that is kept between queries."""
     room = min(ROOMS[0], most_room(n))
     row = 2 * max(_LOCAL_ENTRIES, math.ceil(entries)) * (4 + value)
     thread = 4 * n + room * (_LOCAL_NUMBERS * value + row + 33) + 16 + 2 * groups * value

@@ -17,7 +17,9 @@ from hybrid_gpu.ranking.first_stage import FirstStage, GivenLists, OwnItems, Sim
 from hybrid_gpu.ranking.request import Request
 from hybrid_gpu.ranking.seeds import Seeds
 from hybrid_gpu.ranking.state import IndexState
-from hybrid_gpu.validation import check_item_ids, check_neighbor_lists, check_vectors
+from hybrid_gpu.ranking.walks import restart_weights
+from hybrid_gpu.result_lists import batched, check_neighbor_lists
+from hybrid_gpu.validation import check_item_ids, check_vectors
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -90,8 +92,9 @@ def list_queries(
 ) -> Queries:
     """The results (m, q) of another engine as a query set of an index."""
     home, here = home_of(ids, state.backend), lives_here(ids, state.backend)
+    ids, similarities = batched(ids, similarities)
     if state.keys is not None:
-        ids = state.keys.ids_of(ids, "ids", gaps=True)
+        ids, similarities = state.keys.ids_of_lists(ids, similarities, metric)
     lists, values = check_neighbor_lists(
         ids, similarities, state.n, metric=metric, dtype=state.dtype, backend=home
     )
@@ -120,7 +123,7 @@ def item_queries(
         xp, device, descriptors = state.backend.xp, state.backend.device, state.descriptors
         places = state.numbering.to_places(part[:, None], xp)
         ones = xp.ones(places.shape, dtype=getattr(xp, state.dtype), device=device)
-        observation = Observation(places, ones, state.n)
+        observation = _observed(state, places, ones, request)
         if descriptors is None:
             return OwnItems(state, observation)
         queries = xp.take(descriptors, places[:, 0], axis=0)
@@ -134,10 +137,11 @@ def _seed_queries(ids: Any, seeds: Seeds, request: Request, backend: Backend) ->
 
     def first_stage(state: IndexState, part: Array, weights: Array) -> FirstStage:
         xp, backend, descriptors = state.backend.xp, state.backend, state.descriptors
-        observation = Observation(state.numbering.to_places(part, xp), weights, state.n)
+        places = state.numbering.to_places(part, xp)
+        observation = _observed(state, places, weights, request)
         if descriptors is None:
             return OwnItems(state, observation)
-        sums = _weighted_sums(descriptors, observation, xp)
+        sums = _weighted_sums(descriptors, Observation(places, weights, state.n), xp)
         return SimilarItems(state, unit_rows(sums, backend), observation=observation)
 
     here, arrays = lives_here(ids, backend), (seeds.ids, seeds.weights)
@@ -145,6 +149,13 @@ def _seed_queries(ids: Any, seeds: Seeds, request: Request, backend: Backend) ->
         arrays = tuple(backend.asarray(array) for array in arrays)
     width = int(seeds.ids.shape[1])
     return _limited(Queries(arrays, here, first_stage, width, request.shortlist), request)
+
+
+def _observed(state: IndexState, places: Array, weights: Array, request: Request) -> Observation:
+    """Weighted items (m, q) as observations, in the normalization that was asked for."""
+    if request.random_walk:
+        weights = restart_weights(state, places, weights, request.filter)
+    return Observation(places, weights, state.n)
 
 
 def _weighted_sums(items: Array, observation: Observation, xp: Any) -> Array:

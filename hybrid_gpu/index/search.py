@@ -119,6 +119,9 @@ def width_for(state: IndexState, queries: Queries, request: Request) -> int:
         lists += _BYTES_PER_SHORTLISTED * queries.shortlist
         entries = state.graph.adjacency.data.shape[0]
         beside = _BYTES_PER_CUT_EDGE * entries * min(queries.shortlist, state.n) // state.n
+    if request.random_walk:
+        # Values beside the scores that they are made into, and residuals measured as such.
+        lists += 2 * state.n * np.dtype(state.dtype).itemsize
     if request.limits is not None:
         # Scores that are cut to what is permitted, and what that is: by float32, then by bool.
         value = np.dtype(state.dtype).itemsize
@@ -191,6 +194,8 @@ def _take_batch(
         solution = request.method.score(state, found, request)
         if request.degree_correction:
             solution = _degree_corrected(state, solution)
+        if request.random_walk:
+            solution = replace(solution, values=solution.values * state.roots())
     with backend.stage("rank", done.times):
         unreached = found.unreached if request.fill else None
         wanted = Wanted(request.k, unreached, request.permitted)
@@ -203,7 +208,9 @@ def _good_enough(ranked: Ranked, request: Request, backend: Backend) -> Ranked:
     if request.min_score is None:
         return ranked
     xp, best = backend.xp, ranked.best
-    good = best.scores >= request.min_score
+    # What is beyond the precision of the scores is beyond all of them.
+    largest = float(xp.finfo(best.scores.dtype).max)
+    good = best.scores >= min(max(request.min_score, -largest), largest)
     scores = xp.where(good, best.scores, xp.full_like(best.scores, -xp.inf))
     ids = xp.where(good, best.ids, -xp.ones_like(best.ids))
     return replace(ranked, best=TopK(scores=scores, ids=ids))
@@ -211,7 +218,8 @@ def _good_enough(ranked: Ranked, request: Request, backend: Backend) -> Ranked:
 
 def _degree_corrected(state: IndexState, solution: Solution) -> Solution:
     """Scores divided by the root of the items' degrees."""
-    return replace(solution, values=solution.values * state.graph.degree_correction(state.backend))
+    correction = state.graph.degree_correction(state.backend)
+    return replace(solution, values=solution.values * correction, filled=0)
 
 
 class _Results:

@@ -5,7 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from hybrid_gpu.choices import Accuracy, ArrayInput, MethodName, MetricName
+from hybrid_gpu.choices import (
+    Accuracy,
+    ArrayInput,
+    ListInput,
+    MethodName,
+    MetricName,
+    NormalizationName,
+)
 from hybrid_gpu.diffusion.filters import Filter
 from hybrid_gpu.diffusion.sparsity import PAPER_SPARSITY, Sparsity
 from hybrid_gpu.index.search import search_descriptors, search_lists, search_own_items
@@ -150,8 +157,8 @@ class SearchableIndex(IndexViews):
 
     def rerank(
         self,
-        ids: ArrayInput,
-        similarities: ArrayInput,
+        ids: ListInput,
+        similarities: ListInput | None = None,
         *,
         metric: MetricName = "cosine",
         k: int = 100,
@@ -175,16 +182,20 @@ class SearchableIndex(IndexViews):
 
         Parameters
         ----------
-        ids : int array of shape (m, q)
-            Items found for each query, best first; -1 for 'nothing found'. Keys, if the index has
-            keys: -1 or None for 'nothing found'.
-        similarities : float array of shape (m, q)
+        ids : int array of shape (m, q), or a list for each query
+            Items found for each query, best first; -1 for 'nothing found', or the largest number
+            in uint32 and uint64. Keys, if the index has keys: -1 or None for 'nothing found'. Lists
+            may have different lengths. Dicts from items to similarities stand for both. One query
+            may come alone: a flat list, or a dict.
+        similarities : float array of shape (m, q), or a list for each query
             Their cosine similarities to the query, as they are: the exponent is applied here, and
-            negative ones weigh nothing. What stands beside an id of -1 is not looked at.
+            negative ones weigh nothing. What stands beside an id of -1 is not looked at, and a list
+            of distances may end in NaN or infinity: 'nothing found', whatever the id.
         metric
-            What ``similarities`` are. ``"cosine"``; or distances of unit vectors, which become
-            cosines: ``"cosine-distance"`` (1 - d), ``"l2"`` (1 - d**2 / 2), ``"squared-l2"``
-            (1 - d / 2), which is what FAISS calls L2.
+            What ``similarities`` are. ``"cosine"``, which ``"inner-product"`` or ``"ip"`` of unit
+            vectors are, too; or distances of unit vectors, which become cosines:
+            ``"cosine-distance"`` (1 - d), ``"l2"`` (1 - d**2 / 2), ``"squared-l2"`` (1 - d / 2),
+            which is what FAISS, hnswlib and LanceDB call L2.
         k
             Results per query; may be larger than q, because diffusion finds items that the first
             stage missed.
@@ -211,6 +222,15 @@ class SearchableIndex(IndexViews):
         >>> ranking = index.rerank([[4]], [[0.9]], k=3)  # one hit, and what is around it
         >>> sorted(ranking.ids[0].tolist())
         [3, 4, 5]
+
+        Lists of any lengths, or dicts, as most databases give them:
+
+        >>> index.rerank([[4], [0, 2]], [[0.9], [0.9, 0.8]], k=1).ids.tolist()
+        [[4], [0]]
+        >>> index.rerank([{4: 0.1}, {0: 0.1, 2: 0.2}], metric="cosine-distance", k=1).ids.tolist()
+        [[4], [0]]
+        >>> index.rerank({4: 0.9}, k=1).ids.tolist()  # one query
+        [[4]]
         """
         request = requested(
             self._state,
@@ -246,6 +266,7 @@ class SearchableIndex(IndexViews):
         alpha: float | None = None,
         filter: Filter | Callable[..., Any] | None = None,
         degree_correction: bool = False,
+        normalization: NormalizationName = "symmetric",
         shortlist: int | None = None,
         sparsity: float | Sparsity = PAPER_SPARSITY,
         expansion: Expansion | None = None,
@@ -268,6 +289,12 @@ class SearchableIndex(IndexViews):
             Negative ones push scores down, around the items as well: relevance feedback, with what
             a user likes and what he does not. Methods that compare descriptors take the weighted
             mean of the items for a query.
+        normalization
+            ``"random-walk"`` for personalized PageRank as igraph and networkx have it: ``alpha`` is
+            the damping, ``weights`` the reset or personalization, and the scores are the
+            probabilities of a walk, which add up to 1 over all items. Not by ``nn``, ``alpha-qe``,
+            ``truncated``, ``fsrw`` and ``fsr-similarity``. Residuals are those of the walk's own
+            equation. ``"symmetric"`` is the paper's.
 
         The other parameters and the result are those of ``search``. An index without descriptors
         knows similarities of an item only to itself: behind what diffusion reaches, ids are -1.
@@ -287,6 +314,13 @@ class SearchableIndex(IndexViews):
         [[0, 1, 2, 3]]
         >>> index.search_items([{0: 1.0, 3: -0.5}], k=4).ids.tolist()
         [[0, 1, 2, 3]]
+
+        Where a walk that begins at either end of a path is in the long run:
+
+        >>> path = hg.build_index_from_graph([(0, 1), (1, 2)], alpha=0.5, dtype="float64")
+        >>> found = path.search_items([[0, 2]], k=3, normalization="random-walk")
+        >>> found.ids.tolist(), found.scores.round(3).tolist()
+        ([[0, 1, 2]], [[0.333, 0.333, 0.333]])
         """
         seeds = seeds_of(self._state, ids, weights)
         request = requested(
@@ -299,6 +333,7 @@ class SearchableIndex(IndexViews):
             alpha=alpha,
             filter=filter,
             degree_correction=degree_correction,
+            normalization=normalization,
             shortlist=shortlist,
             sparsity=sparsity,
             expansion=expansion,

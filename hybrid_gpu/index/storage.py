@@ -132,14 +132,14 @@ def load_state(path: str | os.PathLike[str], verify: bool, backend: str | Backen
     device = select_backend(backend)
     # Once: with a relative path, a change of the working directory would lead elsewhere.
     folder = Path(path).absolute()
-    header = _read_header(folder)
+    header = read_header(folder)
     for _ in range(_MOST_TRIES):
         try:
             parts = _read_parts(folder, header, verify)
             break
         except IndexFileError:
             # Files go when another process has put a new header in place.
-            before, header = header, _read_header(folder)
+            before, header = header, read_header(folder)
             if header == before:
                 raise
     else:
@@ -171,7 +171,7 @@ def is_ours(path: Path) -> bool:
     if os.path.lexists(path / LOCK):
         return True
     try:  # a copy without hidden files has no lock
-        return has_index(path) and bool(_read_header(path))
+        return has_index(path) and bool(read_header(path))
     except IndexFileError:
         return False
 
@@ -193,7 +193,7 @@ def _named_files(folder: Path) -> frozenset[str]:
     """The files that the folder's header names, and the header; none if there is no header."""
     if not os.path.lexists(folder / HEADER):
         return frozenset()
-    entries = _entries(_read_header(folder))
+    entries = _entries(read_header(folder))
     return frozenset({HEADER, *(entry["file"] for entry in entries)})
 
 
@@ -204,7 +204,7 @@ def _entries(header: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
         yield from section["arrays"].values()
 
 
-def _read_header(folder: Path) -> dict[str, Any]:
+def read_header(folder: Path) -> dict[str, Any]:
     """The header of an index, after every check that needs no array."""
     path = folder / HEADER
     if not is_folder(folder):

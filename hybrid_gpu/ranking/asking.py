@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from hybrid_gpu.choices import Accuracy, MethodName
+from hybrid_gpu.choices import Accuracy, MethodName, NormalizationName
 from hybrid_gpu.diffusion.filters import Filter, PageRank, as_filter
 from hybrid_gpu.diffusion.solution import check_alpha_resolved, check_stopping
 from hybrid_gpu.diffusion.sparsity import PAPER_SPARSITY, Sparsity
@@ -17,11 +17,14 @@ from hybrid_gpu.ranking.methods import METHODS
 from hybrid_gpu.ranking.query_expansion import Expansion
 from hybrid_gpu.ranking.request import Request
 from hybrid_gpu.ranking.state import IndexState
+from hybrid_gpu.ranking.walks import check_walk
 from hybrid_gpu.validation import check_choice, check_count, check_flag, check_kind, check_number
 
 _DEFAULT_METHOD, _LOCAL = "hybrid", "local"
 _DEFAULT_SHORTLIST = 75_000
 _EXPANSION = Expansion()
+_RANDOM_WALK = "random-walk"
+_NORMALIZATIONS = ("symmetric", _RANDOM_WALK)
 
 
 def requested(
@@ -46,6 +49,7 @@ def requested(
     exclude: Any = None,
     min_score: float | None = None,
     signed: bool = False,
+    normalization: NormalizationName = "symmetric",
 ) -> Request:
     """What the keywords of a search ask of an index; what it lacks is told now, not after hours."""
     chosen = METHODS[_DEFAULT_METHOD]
@@ -81,7 +85,10 @@ def requested(
         limits=None if allowed is None and exclude is None else limits_of(state, allowed, exclude),
         min_score=None if min_score is None else check_number(min_score, "min_score"),
         signed=signed,
+        random_walk=check_choice(normalization, "normalization", _NORMALIZATIONS) == _RANDOM_WALK,
     )
+    if request.random_walk:
+        check_walk(request)
     if state.local and method == "auto" and worth_local(state, request):
         return replace(request, method=METHODS[_LOCAL])
     if stop.tolerance is not None and not chosen.exact and chosen_filter.resolvent is not None:

@@ -204,6 +204,7 @@ class OwnItems(FirstStage):
 
     def nearest(self, count: int) -> Neighbors:
         observation = self.observation
+        count = min(count, observation.ids.shape[1])
         return Neighbors(observation.ids[:, :count], observation.weights[:, :count])
 
 

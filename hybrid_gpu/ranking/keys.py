@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from hybrid_gpu.backends.numpy_backend import host_copy
 from hybrid_gpu.backends.protocol import HostArray
 from hybrid_gpu.backends.threads import Kept
+from hybrid_gpu.result_lists import evened, is_distance, is_filler
 from hybrid_gpu.validation import refuse_masked, shown
 
 # Keys that a message names; the others are counted.
@@ -82,10 +83,13 @@ class Keys:
         known[ids < 0] = self.nothing
         return known
 
-    def ids_of(self, keys: Any, what: str, *, gaps: bool = False) -> NDArray[np.int64]:
+    def ids_of(
+        self, keys: Any, what: str, *, gaps: bool = False, ignored: Any = False
+    ) -> NDArray[np.int64]:
         """The ids of keys, in the same shape.
 
-        With ``gaps``, what stands for 'nothing found' becomes -1, and is an error else.
+        With ``gaps``, what stands for 'nothing found' becomes -1, and is an error else. So does
+        what is ``ignored``, whatever it is: a bool array of the same shape.
 
         Raises
         ------
@@ -96,7 +100,7 @@ class Keys:
         """
         given = _entries(keys, what, gaps=gaps)
         flat = given.reshape(-1)
-        missing = np.equal(flat, _nothing(given.dtype)) & gaps
+        missing = (np.equal(flat, _nothing(given.dtype)) & gaps) | np.reshape(ignored, -1)
         if bool(np.all(missing)):
             return np.full(given.shape, -1)
         if (given.dtype == object) != self.text:
@@ -111,7 +115,20 @@ class Keys:
             raise ValueError(
                 f"{what} must be keys of the index, which has no {_some(flat[unknown].tolist())}."
             )
-        return ids.reshape(given.shape)
+        return np.where(missing, -1, ids).reshape(given.shape)
+
+    def ids_of_lists(self, keys: Any, similarities: Any, metric: str) -> tuple[Any, Any]:
+        """The ids (m, q) of the results of an engine that knows the keys, and what is beside them.
+
+        What an engine fills up its lists with need not be a key.
+        """
+        keys, similarities = evened(keys, similarities)
+        ignored: Any = False
+        if is_distance(metric):
+            values, shape = np.asarray(host_copy(similarities)), np.shape(keys)
+            if values.dtype.kind == "f" and values.ndim == 2 and values.shape == shape:
+                ignored = is_filler(values, np.ones(shape, bool), np)
+        return self.ids_of(keys, "ids", gaps=True, ignored=ignored), similarities
 
     def joined(self, others: Keys) -> Keys:
         """These, and others behind them."""

@@ -1,7 +1,7 @@
 """Rankings by local search: most queries visit a few thousand items, and the rest is solved whole.
 
-A query that did not settle is tried again with twice the room, then again, and is solved by
-``hybrid`` if that was not enough. What becomes of a query does not depend on the others.
+A query that did not settle in all the room there is for it is solved by ``hybrid``. What becomes of
+a query does not depend on the others.
 
 A search with limits asks for more items than k, as many for each query, of which the permitted ones
 are kept; queries with too few of them are solved whole.
@@ -154,7 +154,7 @@ def _whole_ranking(state: IndexState, first_stage: FirstStage, request: Request)
 
 
 def _searched(state: IndexState, first_stage: FirstStage, request: Request) -> LocalAnswer:
-    """The answers of a batch; queries that do not settle get more room, as long as there is."""
+    """The answers of a batch, in more and more room, or in all of it."""
     xp, alpha = state.backend.xp, request.filter.resolvent
     assert alpha is not None, "checked before any search"
     problem = state.local_problem(alpha)
@@ -162,9 +162,11 @@ def _searched(state: IndexState, first_stage: FirstStage, request: Request) -> L
     answer: LocalAnswer | None = None
     numbers = xp.arange(places.shape[0], dtype=xp.int64, device=state.backend.device)
     most = most_room(state.n)
-    for room in ROOMS:
+    # The native core takes of its room what a query needs, and goes on where it is: it begins with
+    # the largest. Array operations take it for all queries at once, and begin again.
+    for room in ROOMS[-1:] if state.backend.searches_locally else ROOMS:
         some, values = (xp.take(part, numbers, axis=0) for part in (places, weights))
-        effort = effort_for(request.k, alpha, min(room, most))
+        effort = effort_for(request.k, alpha, min(room, most), rooted=request.random_walk)
         again = state.backend.local_search(problem, some, values, request.k, effort)
         answer = again if answer is None else _joined(answer, numbers, again, xp)
         (numbers,) = xp.nonzero(~answer.settled)
@@ -183,7 +185,8 @@ def _solved(state: IndexState, first_stage: FirstStage, request: Request, rows: 
     watched = None
     if request.permitted is not None:
         watched = take(request.permitted & first_stage.reachable(), rows, axis=1)
-    return diffused(
+    roots = state.roots() if request.random_walk else None
+    solution = diffused(
         state.graph.adjacency,
         right_side,
         state.basis,
@@ -191,7 +194,9 @@ def _solved(state: IndexState, first_stage: FirstStage, request: Request, rows: 
         request.stop,
         backend,
         watched=watched,
+        roots=roots,
     )
+    return solution if roots is None else replace(solution, values=solution.values * roots)
 
 
 def _permitted_to(request: Request, rows: Array, xp: Any) -> Array | None:

@@ -64,6 +64,7 @@ def _temporal(state: IndexState, first_stage: FirstStage, request: Request) -> S
         request.stop,
         state.backend,
         watched=_watched(first_stage, request),
+        roots=_roots(state, request),
     )
     return replace(solution, scale=first_stage.scale)
 
@@ -81,14 +82,21 @@ def _hybrid(state: IndexState, first_stage: FirstStage, request: Request) -> Sol
         request.stop,
         backend,
         watched=_watched(first_stage, request),
+        roots=_roots(state, request),
     )
     if basis is not None and basis.crosses and alpha is not None:
         # The steps take back what such vectors hand to other components, but not to the last bit.
         reached, zeros = first_stage.reachable(), backend.xp.zeros_like(solution.values)
         values = backend.xp.where(reached, solution.values, zeros)
-        system = system_of(adjacency, right_side, alpha, backend)
-        solution = replace(solution, values=values, residuals=system.residuals(values))
+        system = system_of(adjacency, right_side, alpha, backend, roots=_roots(state, request))
+        residuals = system.residuals(values)
+        solution = replace(solution, values=values, residuals=residuals, filled=0)
     return replace(solution, scale=first_stage.scale)
+
+
+def _roots(state: IndexState, request: Request) -> Array | None:
+    """What scores are made of the values by, where they are not the same."""
+    return state.roots() if request.random_walk else None
 
 
 def _watched(first_stage: FirstStage, request: Request) -> Array | None:
@@ -262,12 +270,19 @@ def _column_bytes(state: IndexState, sparsity: Sparsity) -> int:
 
 
 _TABLE = (
-    Method("nn", "similarity order of the descriptors, no diffusion", _nearest, diffuses=False),
+    Method(
+        "nn",
+        "similarity order of the descriptors, no diffusion",
+        _nearest,
+        diffuses=False,
+        filters=False,
+    ),
     Method(
         "alpha-qe",
         "similarity to the query plus its weighted neighbors",
         _query_expansion,
         diffuses=False,
+        filters=False,
         check=_check_descriptors,
     ),
     Method(
@@ -281,6 +296,7 @@ _TABLE = (
         "truncated",
         "temporal on the query's shortlist, re-normalized",
         _truncated,
+        filters=False,
         steps=20,
         kept_bytes=_graph_bytes,
         uses_shortlist=True,
@@ -297,6 +313,7 @@ _TABLE = (
         "fsrw",
         "fsr, falling back to similarity where it knows little",
         _fast_spectral_weighted,
+        filters=False,
         needs_eigenvectors=True,
         check=_check_eigenvectors,
         kept_bytes=_basis_bytes,
@@ -305,6 +322,7 @@ _TABLE = (
         "fsr-similarity",
         "hybrid-paper with similarity in the place of its steps",
         _fast_spectral_on_similarity,
+        filters=False,
         needs_eigenvectors=True,
         check=_check_eigenvectors,
         kept_bytes=_basis_bytes,

@@ -14,11 +14,11 @@ from hybrid_gpu.choices import ArrayInput, BackendName, DtypeName
 from hybrid_gpu.graph.neighbors import Neighbors, nearest_neighbors
 from hybrid_gpu.graph.vectors import unit_rows, vectors_of
 from hybrid_gpu.progress import ProgressOption
+from hybrid_gpu.result_lists import check_neighbor_lists
 from hybrid_gpu.validation import (
     check_count,
     check_dtype,
     check_kind,
-    check_neighbor_lists,
     check_number,
     item_bytes,
 )

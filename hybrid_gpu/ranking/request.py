@@ -50,6 +50,8 @@ class Request:
         Results with a lower score are left out.
     signed : bool
         Whether observations have negative weights.
+    random_walk : bool
+        Whether scores are those of a random walk, and seeds where it begins anew.
     permitted : bool array of shape (n, m) or (n, 1), or None
         What the limits are for the batch at hand, by places.
     """
@@ -69,6 +71,7 @@ class Request:
     limits: Limits | None = None
     min_score: float | None = None
     signed: bool = False
+    random_walk: bool = False
     permitted: Array | None = None
 
 
@@ -91,6 +94,9 @@ class Method:
         Steps that it takes if nobody says otherwise; None: those that its accuracy takes.
     diffuses : bool
         Whether its scores come along the edges of the graph.
+    filters : bool
+        Whether its scores are a filter of the whole graph, and nothing else: what a change of the
+        normalization only scales.
     exact : bool
         Whether its steps converge to the diffusion, so that an accuracy can be asked for.
     needs_eigenvectors, needs_columns, needs_groups : bool
@@ -111,6 +117,7 @@ class Method:
     rank: Callable[[IndexState, FirstStage, Request], Ranked] | None = None
     steps: int | None = 0
     diffuses: bool = True
+    filters: bool = True
     exact: bool = True
     needs_eigenvectors: bool = False
     needs_columns: bool = False

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from hybrid_gpu.backends import Array, Backend, on_own_device
+from hybrid_gpu.backends import Array, Backend, on_own_device, settled
 from hybrid_gpu.backends.local_records import LocalProblem
 from hybrid_gpu.backends.protocol import Numbering
 from hybrid_gpu.backends.threads import Kept
@@ -20,6 +20,7 @@ from hybrid_gpu.diffusion.local import local_problem
 from hybrid_gpu.graph.affinity import Graph
 from hybrid_gpu.graph.csr import array_bytes
 from hybrid_gpu.graph.neighbors import Neighbors
+from hybrid_gpu.graph.routes import HostEdges
 from hybrid_gpu.ranking.columns import Columns
 from hybrid_gpu.ranking.keys import Keys
 
@@ -150,6 +151,8 @@ class IndexState:
     local: bool = field(init=False)
     notes: tuple[str, ...] = field(init=False)
     _problems: Kept[float, LocalProblem] = field(init=False)
+    _edges: Kept[None, HostEdges] = field(init=False)
+    _roots: Kept[None, Array] = field(init=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "n", self.graph.n)
@@ -163,6 +166,8 @@ class IndexState:
         object.__setattr__(self, "notes", tuple(_notes(self.graph)))
         # Of this state alone: another one has another graph, order or basis.
         object.__setattr__(self, "_problems", Kept(2))
+        object.__setattr__(self, "_edges", Kept(1))
+        object.__setattr__(self, "_roots", Kept(1))
 
     @property
     def memory(self) -> Mapping[str, int]:
@@ -211,6 +216,15 @@ class IndexState:
         return self.descriptors
 
     @on_own_device
+    def roots(self) -> Array:
+        """Roots of the degrees over that of the mean one, (n, 1); 1 for items without an edge."""
+
+        def made() -> Array:
+            return settled(lambda: 1 / self.graph.degree_correction(self.backend), self.backend)
+
+        return self._roots.get(None, made)
+
+    @on_own_device
     def local_problem(self, alpha: float) -> LocalProblem:
         """What a local search for an alpha needs; made once and kept."""
         basis = self.required_groups()
@@ -218,6 +232,17 @@ class IndexState:
             alpha,
             lambda: local_problem(self.graph, basis, self.numbering.order, alpha, self.backend),
         )
+
+    @on_own_device
+    def host_edges(self) -> HostEdges:
+        """The edges on the host; moved there once and kept."""
+        matrix, to_host = self.graph.adjacency, self.backend.to_numpy
+
+        def moved() -> HostEdges:
+            parts = (matrix.data, matrix.indices, matrix.indptr, self.numbering.order)
+            return HostEdges(*map(to_host, parts))
+
+        return self._edges.get(None, moved)
 
     def required_groups(self) -> AggregateBasis:
         """The groups of items, or an error that says how to get them."""

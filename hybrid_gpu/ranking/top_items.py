@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -16,6 +15,7 @@ from hybrid_gpu.backends.protocol import Numbering, TopK
 from hybrid_gpu.choices import BackendName
 from hybrid_gpu.diffusion.solution import Solution
 from hybrid_gpu.errors import HybridGpuError
+from hybrid_gpu.ranking.conversions import as_frame, as_tensor
 from hybrid_gpu.ranking.keys import Keys
 from hybrid_gpu.validation import DTYPES, check_count, dtype_name, shown
 
@@ -187,17 +187,27 @@ class Ranking:
         ImportError
             If pandas is not installed.
         """
-        try:
-            pandas = importlib.import_module("pandas")
-        except ImportError as missing:
-            raise ImportError("to_pandas needs pandas: pip install pandas") from missing
-        ids, keys, scores = (
-            np.asarray(host_copy(part)) for part in (self.ids, self.keys, self.scores)
-        )
-        found = queries, places = np.nonzero(ids >= 0)
         name = "id" if self.known is None else "key"
-        columns = {"query": queries, "place": places + 1, name: keys[found], "score": scores[found]}
-        return pandas.DataFrame(columns)
+        return as_frame(host_copy(self.ids), self.keys, host_copy(self.scores), name)
+
+    def to_torch(self, device: Any = None) -> tuple[Any, Any]:
+        """The ids and scores as ``torch`` tensors: int64 and float, of shape (m, k).
+
+        They share the memory of the ranking where they can.
+
+        Parameters
+        ----------
+        device
+            Where to have them. None: where they are, which is where the queries were.
+
+        Raises
+        ------
+        ImportError
+            If torch is not installed.
+        DeviceMismatchError
+            If the ranking is on a GPU that this torch does not reach.
+        """
+        return as_tensor(self.ids, device), as_tensor(self.scores, device)
 
 
 @on_device(lambda scores: scores, stays=True)
@@ -267,11 +277,14 @@ class Wanted:
         Gives what orders items of a score of 0, (m, n).
     permitted : bool array of shape (n, m) or (n, 1), or None
         The items that a ranking may have; None for all.
+    filled : int
+        So many scores of each query, or more, are known to be positive, and none to be NaN.
     """
 
     k: int
     similarities: Callable[[], Array] | None = None
     permitted: Array | None = None
+    filled: int = 0
 
 
 def best_items(
@@ -288,6 +301,9 @@ def best_items(
     if wanted.permitted is not None:
         known = best.scores > nothing
         best = TopK(scores=best.scores, ids=xp.where(known, best.ids, -xp.ones_like(best.ids)))
+    elif wanted.filled >= wanted.k:
+        # To ask waits for the device.
+        return _named(best, numbering, xp)
     short = best.scores[:, -1] <= 0
     # Both at once: to ask waits for the device.
     asked = xp.stack([xp.any(xp.isnan(best.scores)), xp.any(short)])
@@ -307,6 +323,11 @@ def best_items(
         ids = xp.concat([xp.take(best.ids, fine, axis=0), filled.ids])
         values = xp.concat([xp.take(best.scores, fine, axis=0), filled.scores])
         best = TopK(scores=xp.take(values, back, axis=0), ids=xp.take(ids, back, axis=0))
+    return _named(best, numbering, xp)
+
+
+def _named(best: TopK, numbering: Numbering | None, xp: Any) -> TopK:
+    """The best with the ids of the user."""
     if numbering is None:
         return best
     return TopK(scores=best.scores, ids=numbering.to_ids(best.ids, xp))
@@ -316,6 +337,7 @@ def ranked_solution(
     solution: Solution, wanted: Wanted, backend: Backend, numbering: Numbering
 ) -> Ranked:
     """The best items of a solution, with their scores in the units of the observation."""
+    wanted = replace(wanted, filled=solution.filled)
     best = best_items(solution.values, wanted, backend, numbering)
     if solution.scale is not None:
         # Not before they are ranked: tiny scores would all become zero.

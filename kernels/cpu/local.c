@@ -47,7 +47,8 @@ typedef struct {
 /* How exact to be, and how far to go; see LocalEffort in local_records.py. */
 typedef struct {
     double alpha, tolerance, push, growth, drift, calm, gap;
-    int64_t changes, few, watched, fewest, steps, rounds;
+    int64_t spare, changes, few, watched, fewest, steps, rounds;
+    int64_t rooted; /* 1: items rank by their scores times their roots */
 } hg_local_settings;
 
 /* Memory of one thread for `room` items and `entries` of their rows. `place` is -1 everywhere
@@ -72,6 +73,7 @@ typedef struct {
     int64_t found;   /* items with a score, at most k */
     int64_t settled; /* 1: the rule was met; 0: out of room or rounds */
     int64_t rounds, visited, steps;
+    int64_t seen, entries; /* items and entries of rows that there had to be room for */
     double residual; /* relative, of the system on T */
 } hg_local_report;
 

@@ -42,6 +42,12 @@ HG_INLINE int32_t LOCAL(hg_visit)(LOCAL(hg_local) *local, int64_t item) {
     return known;
 }
 
+/* What a score counts in the ranking. */
+HG_INLINE REAL LOCAL(hg_told)(const LOCAL(hg_local) *local, int32_t number, REAL score) {
+    if (!local->settings->rooted) return score;
+    return score * ((const REAL *)local->index->roots)[local->memory->node[number]];
+}
+
 /* Rows lie anywhere in memory: ask for an item's row before it is read. */
 HG_INLINE void LOCAL(hg_expect)(const LOCAL(hg_local) *local, int32_t number) {
     const int64_t first = local->indptr[local->memory->node[number]];
@@ -282,13 +288,33 @@ static REAL LOCAL(hg_kth)(REAL *values, int64_t count, int64_t k) {
     return values[wanted];
 }
 
+/* What a member of T scores. */
+HG_INLINE REAL LOCAL(hg_score)(const LOCAL(hg_local) *local, int32_t number) {
+    return LOCAL(hg_told)(local, number, local->score[number] + local->pushed[number]);
+}
+
 /* The k-th score of T. */
 static REAL LOCAL(hg_last_score)(LOCAL(hg_local) *local, int64_t k) {
+    for (int64_t t = 0; t < local->rows; t++)
+        local->sorted[t] = LOCAL(hg_score)(local, local->memory->member[t]);
+    return LOCAL(hg_kth)(local->sorted, local->rows, k);
+}
+
+/* A score in the units of residuals: over the root of the mean square of the roots of those that
+ * score as much. An error that is spread over these evenly is then as large beside their scores as
+ * it would be if nothing were multiplied. */
+static REAL LOCAL(hg_plain)(const LOCAL(hg_local) *local, REAL least) {
+    if (!local->settings->rooted || !(least > 0)) return least;
+    double squares = 0;
+    int64_t count = 0;
     for (int64_t t = 0; t < local->rows; t++) {
         const int32_t number = local->memory->member[t];
-        local->sorted[t] = local->score[number] + local->pushed[number];
+        if (LOCAL(hg_score)(local, number) < least) continue;
+        const double root = LOCAL(hg_told)(local, number, 1);
+        squares += root * root;
+        count++;
     }
-    return LOCAL(hg_kth)(local->sorted, local->rows, k);
+    return (REAL)(least * sqrt((double)count / squares));
 }
 
 /* Predicted scores of visited items outside of T, in `direction`; the largest of them. */
@@ -306,7 +332,8 @@ static REAL LOCAL(hg_predict)(LOCAL(hg_local) *local) {
     for (int64_t number = 0; number < local->visited; number++) {
         if (memory->row[number] >= 0) continue;
         predicted[number] += local->guess[number];
-        if (predicted[number] > largest) largest = predicted[number];
+        const REAL told = LOCAL(hg_told)(local, (int32_t)number, predicted[number]);
+        if (told > largest) largest = told;
     }
     return largest;
 }
@@ -318,7 +345,8 @@ static int64_t LOCAL(hg_grow)(LOCAL(hg_local) *local, REAL least) {
     int32_t *chosen = memory->queue;
     int64_t count = 0;
     for (int64_t number = 0; number < visited; number++)
-        if (memory->row[number] < 0 && local->direction[number] >= least)
+        if (memory->row[number] < 0 &&
+            LOCAL(hg_told)(local, (int32_t)number, local->direction[number]) >= least)
             chosen[count++] = (int32_t)number;
     for (int64_t i = 0; i < count && !local->full; i++) {
         if (i + 8 < count) HG_PREFETCH(local->indptr + memory->node[chosen[i + 8]]);
@@ -341,7 +369,7 @@ static int64_t LOCAL(hg_changes)(LOCAL(hg_local) *local, REAL last, double *drif
     double sum = 0, squares = 0;
     for (int64_t t = 0; t < local->rows; t++) {
         const int32_t number = local->memory->member[t];
-        const REAL score = local->score[number] + local->pushed[number];
+        const REAL score = LOCAL(hg_score)(local, number);
         const uint8_t now = score >= last;
         changes += now && !best[number];
         best[number] = now;
@@ -400,7 +428,9 @@ static int64_t LOCAL(hg_best)(LOCAL(hg_local) *local, int64_t k, int64_t *places
     for (int64_t t = 0; t < local->rows; t++) {
         const int32_t number = memory->member[t];
         int exponent;
-        const double score = (double)local->score[number] + local->pushed[number];
+        const double score = local->settings->rooted
+                                 ? (double)LOCAL(hg_score)(local, number)
+                                 : (double)local->score[number] + local->pushed[number];
         const double digits = rint(frexp(score, &exponent) * parts) / parts;
         local->sorted[t] = local->direction[number] = (REAL)ldexp(digits, exponent);
     }
@@ -423,14 +453,17 @@ static double LOCAL(hg_goal)(int64_t rank, REAL score, double whole, double tole
     return tolerance * (score > 0 && small < whole ? small : whole);
 }
 
-/* Whether more of the best may change places with others than is allowed, as far as scores still
- * move: whether the k-th and the one so many ranks below it are that near. Equal scores may. `sorted`
- * has the scores of T. */
-static int LOCAL(hg_close)(LOCAL(hg_local) *local, int64_t k, double drift) {
+/* Whether more of the best k may be wrong than `spare`, as far as scores still move. One more are
+ * wrong only if so many from inside change places with so many from outside, and the innermost pair
+ * of these is at least from rank k - spare to k + spare + 1: whether that is near beside the drift,
+ * which is told as a part of the last score watched. Equal scores may change. `sorted` has the
+ * scores of T. */
+static int LOCAL(hg_close)(LOCAL(hg_local) *local, int64_t k, REAL last, double drift) {
     const hg_local_settings *settings = local->settings;
-    const double below = LOCAL(hg_kth)(local->sorted, local->rows, k + settings->changes);
-    const double kth = LOCAL(hg_kth)(local->sorted, local->rows, k), gap = kth - below;
-    return gap > settings->tolerance / 4 * kth && gap <= settings->gap * drift * kth;
+    const double inside = LOCAL(hg_kth)(local->sorted, local->rows, k - settings->spare);
+    const double outside = LOCAL(hg_kth)(local->sorted, local->rows, k + settings->spare + 1);
+    const double gap = inside - outside;
+    return gap > settings->tolerance / 4 * inside && gap <= settings->gap * drift * last;
 }
 
 /* The best visited items by their predicted scores join T: all that are predicted above the last of
@@ -449,7 +482,8 @@ static void LOCAL(hg_let_in)(LOCAL(hg_local) *local, REAL last) {
         if (last > 0) {
             for (int64_t number = 0; number < local->visited; number++)
                 if (local->memory->row[number] < 0 && local->direction[number] > 0)
-                    local->sorted[count++] = local->direction[number];
+                    local->sorted[count++] =
+                        LOCAL(hg_told)(local, (int32_t)number, local->direction[number]);
             if (count == 0) break;
             least = LOCAL(hg_kth)(local->sorted, count, wanted);
             if (least > last) least = last;
@@ -478,18 +512,18 @@ static void LOCAL(hg_rounds)(LOCAL(hg_local) *local, int64_t k, double whole,
     for (report->rounds = 1;; report->rounds++) {
         squared = LOCAL(hg_solve)(local, goal, &report->steps);
         const REAL last = local->rows < watched ? 0 : LOCAL(hg_last_score)(local, watched);
-        if (last > 0) goal = LOCAL(hg_goal)(watched, last, whole, tolerance);
+        if (last > 0) goal = LOCAL(hg_goal)(watched, LOCAL(hg_plain)(local, last), whole, tolerance);
         const int64_t changes = LOCAL(hg_changes)(local, last, &drift), visited = local->visited;
         if (visited == local->rows) {  /* whole components: nothing is cut off, so solve them well */
             const REAL kth = k < visited ? LOCAL(hg_last_score)(local, k) : 0;
-            goal = LOCAL(hg_goal)(k, kth, whole, tolerance / HG_WHOLE);
+            goal = LOCAL(hg_goal)(k, LOCAL(hg_plain)(local, kth), whole, tolerance / HG_WHOLE);
             for (int tries = 0; tries < HG_TRIES && squared > goal; tries++)
                 squared = LOCAL(hg_solve)(local, goal, &report->steps);
             report->settled = squared <= goal && goal >= least;
             break;
         }
         const REAL outside = LOCAL(hg_predict)(local);
-        const int moves = changes > settings->few || (last > 0 && LOCAL(hg_close)(local, k, drift));
+        const int moves = changes > settings->few || (last > 0 && LOCAL(hg_close)(local, k, last, drift));
         const int still = moves ? changes <= settings->changes && drift <= settings->calm
                                 : drift <= settings->drift;
         /* Who has seen most of a graph goes on to all of it: it has no near and far. */
@@ -533,6 +567,8 @@ static void LOCAL(hg_query)(LOCAL(hg_local) *local, int64_t width, const int64_t
         if (local->rows > 0) report->found = LOCAL(hg_best)(local, k, best, scores);
     }
     report->visited = local->rows;
+    report->seen = local->visited;
+    report->entries = local->entries;
     for (int64_t number = 0; number < local->visited; number++)
         memory->place[memory->node[number]] = -1;
 }

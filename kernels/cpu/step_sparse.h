@@ -119,24 +119,30 @@ HG_EXPORT void SPARSE(hg_subtract_spmm)(int64_t first, int64_t last, int64_t m,
         SPARSE(hg_row_product)(ROW(i), dense, m, values + i * m, -1, values + i * m);
 }
 
-/* product = (I - alpha W) direction, and the dots (m,) of its columns with those of direction. */
+/* product = (I - alpha W) direction, and the dots (m,) of its columns with those of direction. A
+ * `large` product will not be in the cache when it is read again: where rows are whole lines of the
+ * cache, these go past it. */
 HG_EXPORT void SPARSE(hg_laplacian_step)(int64_t first, int64_t last, int64_t m,
                                          const INDEX *indptr, const INDEX *indices,
                                          const REAL *data, const REAL *direction, double alpha,
-                                         REAL *product, double *restrict dots) {
+                                         int64_t large, REAL *product, double *restrict dots) {
     if (m == 1) {
         SPARSE(hg_column)
         (first, last, indptr, indices, data, direction, direction, (REAL)-alpha, product);
         DENSE(hg_column_dots)(last - first, 1, direction + first, product + first, dots);
         return;
     }
+    REAL row[HG_STREAMED] HG_ALIGNED;
+    const int past = large && m <= HG_STREAMED && hg_whole_lines(product, m * sizeof(REAL));
     for (int64_t c = 0; c < m; c++) dots[c] = 0;
     for (int64_t i = first; i < last; i++) {
         const REAL *x = direction + i * m;
-        REAL *y = product + i * m;
+        REAL *y = past ? row : product + i * m;
         SPARSE(hg_row_product)(ROW(i), direction, m, x, (REAL)-alpha, y);
         for (int64_t c = 0; c < m; c++) dots[c] += (double)(x[c] * y[c]);
+        if (past) hg_stream(product + i * m, row, m * sizeof(REAL));
     }
+    if (past) hg_streamed();
 }
 
 #undef ROW

@@ -1,5 +1,8 @@
-// The next direction of conjugate gradients on many right-hand sides: P = R + P ratio, column by
-// column, in place. P and R are row-major (n, m).
+// The next direction of conjugate gradients on many right-hand sides, column by column, in place. All
+// arrays are row-major (n, m).
+//
+// cg_direction: P = R + P ratio
+// cg_solution: X += P step first, while P is at hand
 //
 // macros  HG_PACK  columns of a thread, next to each other: 1, 2 or 4, a divisor of m; at most 16
 //                  bytes. Arrays of m columns must begin at a multiple of the bytes of a pack.
@@ -7,10 +10,11 @@
 // grid    (row blocks, ceil(m / (x * HG_PACK))); each row block takes y rows, passes times, and row
 //         blocks times y times passes are at least n
 // shared  none
-// types   HG_VALUE float or double; ratio (m,) always double, rounded to HG_VALUE before it
-//         multiplies, as in the generic backend
+// types   HG_VALUE float or double; step and ratio (m,) always double, rounded to HG_VALUE before they
+//         multiply, as in the generic backend
 // result  deterministic: no sums
-// memory  reads R and P, writes P, each once: 3 n m values, the minimum
+// memory  reads R and P, writes P, each once: 3 n m values, the minimum; cg_solution reads and writes
+//         X as well: 5 n m
 #ifndef HG_VALUE
 #define HG_VALUE float
 #endif
@@ -52,5 +56,36 @@ cg_direction(const long long n, const int m, const int passes, const double* __r
                     turned[j].at[c] = left[j].at[c] + turned[j].at[c] * by[c];
                 *(Pack*)(direction + place + j * step) = turned[j];
             }
+    }
+}
+
+extern "C" __global__ void __launch_bounds__(HG_THREADS)
+cg_solution(const long long n, const int m, const int passes, const double* __restrict__ step,
+            const double* __restrict__ ratio, const HG_VALUE* __restrict__ residual,
+            HG_VALUE* __restrict__ solution, HG_VALUE* __restrict__ direction)
+{
+    const int column = (blockIdx.y * blockDim.x + threadIdx.x) * HG_PACK;
+    if (column >= m) return;
+    HG_VALUE far[HG_PACK], by[HG_PACK];
+#pragma unroll
+    for (int c = 0; c < HG_PACK; ++c) {
+        far[c] = (HG_VALUE)step[column + c];
+        by[c] = (HG_VALUE)ratio[column + c];
+    }
+    const long long first = (long long)blockIdx.x * passes * blockDim.y + threadIdx.y;
+    const long long last = min(n, first + (long long)passes * blockDim.y);
+#pragma unroll 1
+    for (long long row = first; row < last; row += blockDim.y) {
+        const long long place = row * m + column;
+        // All loads before the first store, which might change what a later load reads.
+        Pack moved = *(const Pack*)(solution + place), along = *(const Pack*)(direction + place);
+        const Pack left = *(const Pack*)(residual + place);
+#pragma unroll
+        for (int c = 0; c < HG_PACK; ++c) {
+            moved.at[c] += along.at[c] * far[c];
+            along.at[c] = left.at[c] + along.at[c] * by[c];
+        }
+        *(Pack*)(solution + place) = moved;
+        *(Pack*)(direction + place) = along;
     }
 }

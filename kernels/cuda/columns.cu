@@ -13,16 +13,22 @@
 // cg_pace: adds up the curvature of a product, and how far each column goes that is not at its target:
 //         where the curvature is above least times its length. With a rank, less the column dots of
 //         restricted and coefficients (rank, m), and 0 if that is not above noise times the squares
-//         of restricted
+//         of restricted. Also sets the tickets that the next cg_residual takes to 0
 // cg_turn: adds up the squares of a residual, and where each column is after an update
 //   block   (4, y), y a power of two up to 128; grid ceil(m / 4): 4 columns for each block
 //   shared  4 KiB, static
+// cg_residual: R -= Q step with R and Q (n, m), and what cg_turn makes of the squares of the new R.
+//         Row blocks are in groups of 128: the last of a group to end adds up those of the group, and
+//         the last of these the groups. Which one is last changes nothing: sums are taken by number
+//   macros, block, grid, shared as column_dots
+//   needs   partial, double (row blocks + groups, m); tickets, int (grid.y, groups + 1), all 0
 //
 // types   HG_VALUE float or double; sums and numbers of columns always double, flags bool
 // result  deterministic: sums are taken in an order that depends on n, passes and the shape of the
 //         block alone
 // memory  column_dots reads both arrays once (one of them, if they are the same), and writes m doubles
-//         for each row block; column_sums reads those
+//         for each row block; column_sums reads those. cg_residual reads R and Q and writes R, each
+//         once: 3 n m values, the minimum; and writes and reads m doubles for each row block
 #ifndef HG_VALUE
 #define HG_VALUE float
 #endif
@@ -34,6 +40,7 @@
 #define HG_SLICE 4                                        // columns of a block: a sector of doubles
 #define HG_LINES 128
 #define HG_FLIGHT 4                                       // loads that are under way together
+#define HG_GROUP 128                                      // row blocks that are added up together
 #define HG_INFINITE __longlong_as_double(0x7ff0000000000000ll)
 
 struct __align__(sizeof(HG_VALUE) * HG_PACK) Pack { HG_VALUE at[HG_PACK]; };
@@ -117,11 +124,15 @@ cg_pace(const long long rows, const int m, const double* __restrict__ partial, c
         const HG_VALUE* __restrict__ restricted, const HG_VALUE* __restrict__ coefficients,
         const double noise, const double least, const double* __restrict__ squared,
         const double* __restrict__ length, const double* __restrict__ target,
-        double* __restrict__ step, bool* __restrict__ moving)
+        double* __restrict__ step, bool* __restrict__ moving, const int ticket_count,
+        int* __restrict__ tickets)
 {
     __shared__ double parts[HG_LINES][HG_SLICE];
     const int column = blockIdx.x * HG_SLICE + threadIdx.x;
     const bool inside = column < m;
+    for (int mine = column * blockDim.y + threadIdx.y; mine < ticket_count;
+         mine += gridDim.x * HG_SLICE * blockDim.y)
+        tickets[mine] = 0;
     double curvature = column_total(parts, rows, inside, [=](const long long row) {
         return partial[row * m + column];
     });
@@ -142,6 +153,39 @@ cg_pace(const long long rows, const int m, const double* __restrict__ partial, c
     moving[column] = moves;
 }
 
+// Where columns are, and where they go from there.
+struct Standing {
+    const bool* __restrict__ moving;
+    const bool* __restrict__ fresh;
+    const double* __restrict__ squared;
+    const double* __restrict__ length;
+    const double* __restrict__ target;
+};
+
+struct Turn {
+    double* __restrict__ ratio;
+    double* __restrict__ squared;
+    double* __restrict__ length;
+    double* __restrict__ target;
+    bool* __restrict__ fresh;
+};
+
+static __device__ __forceinline__ void turn_column(const int column, const double left,
+                                                   const int stop_early, const Standing& before,
+                                                   const Turn& after)
+{
+    const bool moved = before.moving[column];
+    const double squared = before.squared[column], target = before.target[column];
+    const double kept = moved ? left / squared : 0.0;
+    const bool stuck = stop_early && !moved && before.fresh[column] && squared > target;
+    after.ratio[column] = kept;
+    after.squared[column] = left;
+    // The old direction is orthogonal to the new residual.
+    after.length[column] = left + kept * kept * before.length[column];
+    after.target[column] = stuck ? HG_INFINITE : target;
+    after.fresh[column] = !moved;
+}
+
 extern "C" __global__ void __launch_bounds__(HG_SLICE * HG_LINES, 2)
 cg_turn(const long long rows, const int m, const double* __restrict__ partial,
         const int stop_early, const bool* __restrict__ moving, const bool* __restrict__ fresh,
@@ -156,13 +200,106 @@ cg_turn(const long long rows, const int m, const double* __restrict__ partial,
         return partial[row * m + column];
     });
     if (threadIdx.y != 0 || column >= m) return;
-    const bool moved = moving[column];
-    const double kept = moved ? left / squared[column] : 0.0;
-    const bool stuck = stop_early && !moved && fresh[column] && squared[column] > target[column];
-    ratio[column] = kept;
-    new_squared[column] = left;
-    // The old direction is orthogonal to the new residual.
-    new_length[column] = left + kept * kept * length[column];
-    new_target[column] = stuck ? HG_INFINITE : target[column];
-    new_fresh[column] = !moved;
+    turn_column(column, left, stop_early, {moving, fresh, squared, length, target},
+                {ratio, new_squared, new_length, new_target, new_fresh});
+}
+
+// The sums of all lines of a block, known to its first line. The whole block is here.
+static __device__ __forceinline__ void add_lines(double (&sum)[HG_PACK],
+                                                 double (*lines)[HG_THREADS])
+{
+    const int thread = threadIdx.y * blockDim.x + threadIdx.x;
+#pragma unroll
+    for (int c = 0; c < HG_PACK; ++c) lines[c][thread] = sum[c];
+    __syncthreads();
+    if (threadIdx.y != 0) return;
+#pragma unroll
+    for (int c = 0; c < HG_PACK; ++c)
+        for (int line = 1; line < blockDim.y; ++line)
+            sum[c] += lines[c][line * blockDim.x + threadIdx.x];
+}
+
+// Stores the sums of a block's columns, takes a ticket, and tells the whole block if it is the last.
+static __device__ __forceinline__ bool is_last(const double (&sum)[HG_PACK], double* place,
+                                               const bool inside, int* ticket, const int takers)
+{
+    __shared__ bool last;
+    if (threadIdx.y == 0 && inside) {
+#pragma unroll
+        for (int c = 0; c < HG_PACK; ++c) place[c] = sum[c];
+        // They are there for everybody before the ticket is taken.
+        __threadfence();
+    }
+    __syncthreads();
+    if (threadIdx.x == 0 && threadIdx.y == 0) last = atomicAdd(ticket, 1) == takers - 1;
+    __syncthreads();
+    __threadfence();
+    return last;
+}
+
+// The sums of some rows of partial sums, known to the first line. The whole block is here.
+static __device__ __forceinline__ void add_rows(double (&sum)[HG_PACK], const double* partial,
+                                                const int rows, const int m, const bool inside,
+                                                double (*lines)[HG_THREADS])
+{
+#pragma unroll
+    for (int c = 0; c < HG_PACK; ++c) sum[c] = 0.0;
+    if (inside)
+#pragma unroll 4
+        for (int row = threadIdx.y; row < rows; row += blockDim.y)
+#pragma unroll
+            for (int c = 0; c < HG_PACK; ++c)
+                // Other blocks have written them: from L2, whatever L1 has of them.
+                sum[c] += __ldcg(partial + (long long)row * m + c);
+    add_lines(sum, lines);
+}
+
+extern "C" __global__ void __launch_bounds__(HG_THREADS)
+cg_residual(const long long n, const int m, const int passes, const double* __restrict__ step,
+            const HG_VALUE* __restrict__ product, HG_VALUE* __restrict__ residual,
+            double* partial, int* tickets, const int stop_early, const bool* __restrict__ moving,
+            const bool* __restrict__ fresh, const double* __restrict__ squared,
+            const double* __restrict__ length, const double* __restrict__ target,
+            double* __restrict__ ratio, double* __restrict__ new_squared,
+            double* __restrict__ new_length, double* __restrict__ new_target,
+            bool* __restrict__ new_fresh)
+{
+    __shared__ double lines[HG_PACK][HG_THREADS];
+    const int column = (blockIdx.y * blockDim.x + threadIdx.x) * HG_PACK;
+    const bool inside = column < m;
+    double square[HG_PACK] = {};
+    if (inside) {
+        HG_VALUE by[HG_PACK];
+#pragma unroll
+        for (int c = 0; c < HG_PACK; ++c) by[c] = (HG_VALUE)step[column + c];
+        const long long first = (long long)blockIdx.x * passes * blockDim.y + threadIdx.y;
+        const long long last = min(n, first + (long long)passes * blockDim.y);
+#pragma unroll 2
+        for (long long row = first; row < last; row += blockDim.y) {
+            const long long place = row * m + column;
+            Pack left = *(const Pack*)(residual + place);
+            const Pack taken = *(const Pack*)(product + place);
+#pragma unroll
+            for (int c = 0; c < HG_PACK; ++c) {
+                left.at[c] = left.at[c] - taken.at[c] * by[c];
+                square[c] += (double)left.at[c] * (double)left.at[c];
+            }
+            *(Pack*)(residual + place) = left;
+        }
+    }
+    add_lines(square, lines);
+    const int groups = (gridDim.x - 1) / HG_GROUP + 1, group = blockIdx.x / HG_GROUP;
+    const int start = group * HG_GROUP, members = min(HG_GROUP, (int)gridDim.x - start);
+    int* const own = tickets + (long long)blockIdx.y * (groups + 1);
+    double* const sums = partial + column;
+    double* const totals = sums + (long long)gridDim.x * m;
+    if (!is_last(square, sums + (long long)blockIdx.x * m, inside, own + group, members)) return;
+    add_rows(square, sums + (long long)start * m, members, m, inside, lines);
+    if (!is_last(square, totals + (long long)group * m, inside, own + groups, groups)) return;
+    add_rows(square, totals, groups, m, inside, lines);
+    if (threadIdx.y != 0 || !inside) return;
+#pragma unroll
+    for (int c = 0; c < HG_PACK; ++c)
+        turn_column(column + c, square[c], stop_early, {moving, fresh, squared, length, target},
+                    {ratio, new_squared, new_length, new_target, new_fresh});
 }

@@ -16,6 +16,9 @@
 //   grid    (row blocks, ceil(m / 32)); one row block for each row, up to 2^31 - 1
 //   shared  256 values, static
 //
+// fold    entries in columns from here on are those of column - fold, times `times`; p: there are none.
+//         So [Z, W Z] (n, 2 r) times c and -alpha c one below the other is a product with c alone
+// alone   rows from here on are written to `scaled` too, times scale[row - alone]; n: there are none
 // types   HG_VALUE float or double; HG_INDEX int or long long
 // result  deterministic: sums are taken in an order that depends on the launch shape alone
 // limits  m >= 1; ceil(m / x) < 65536; with HG_INDEX int at most 2^31 - 256 entries. A few rows with
@@ -34,11 +37,25 @@
 #define HG_THREADS 256
 #define HG_TILE 32
 
+// An entry times a column of the dense matrix.
+static __device__ __forceinline__ HG_VALUE folded(HG_INDEX row, HG_VALUE weight, const HG_INDEX fold,
+                                                  const HG_VALUE times,
+                                                  const HG_VALUE* __restrict__ dense, const int m)
+{
+    if (row >= fold) {
+        row -= fold;
+        weight *= times;
+    }
+    return weight * dense[(long long)row * m];
+}
+
 extern "C" __global__ void __launch_bounds__(HG_THREADS)
 csr_spmm(const long long n, const int m, const int subtract,
          const HG_INDEX* __restrict__ indptr, const HG_INDEX* __restrict__ indices,
          const HG_VALUE* __restrict__ data, const HG_VALUE* __restrict__ dense,
-         HG_VALUE* __restrict__ result)
+         HG_VALUE* __restrict__ result, const HG_INDEX fold, const HG_VALUE times,
+         const long long alone, const HG_VALUE* __restrict__ scale,
+         HG_VALUE* __restrict__ scaled)
 {
     const int lanes = blockDim.x;
     int width = lanes;
@@ -56,13 +73,14 @@ csr_spmm(const long long n, const int m, const int subtract,
             const HG_INDEX end = indptr[row + 1];
 #pragma unroll 2
             for (HG_INDEX entry = indptr[row] + share; entry < end; entry += shares)
-                sum += data[entry] * dense[(long long)indices[entry] * m + column];
+                sum += folded(indices[entry], data[entry], fold, times, dense + column, m);
         }
         for (int offset = lanes / 2; offset >= width; offset /= 2)
             sum += __shfl_down_sync(0xffffffffu, sum, offset, lanes);
         if (live && share == 0) {
             HG_VALUE* const place = result + row * m + column;
             *place = subtract ? *place - sum : sum;
+            if (row >= alone) scaled[row * m + column] = scale[row - alone] * sum;
         }
     }
 }
@@ -71,7 +89,9 @@ extern "C" __global__ void __launch_bounds__(HG_THREADS)
 csr_spmm_long_rows(const long long n, const int m, const int subtract,
                    const HG_INDEX* __restrict__ indptr, const HG_INDEX* __restrict__ indices,
                    const HG_VALUE* __restrict__ data, const HG_VALUE* __restrict__ dense,
-                   HG_VALUE* __restrict__ result)
+                   HG_VALUE* __restrict__ result, const HG_INDEX fold, const HG_VALUE times,
+                   const long long alone, const HG_VALUE* __restrict__ scale,
+                   HG_VALUE* __restrict__ scaled)
 {
     __shared__ HG_VALUE parts[HG_THREADS];
     const int thread = threadIdx.x;
@@ -85,7 +105,7 @@ csr_spmm_long_rows(const long long n, const int m, const int subtract,
 #pragma unroll 2
             for (HG_INDEX entry = indptr[row] + thread / width; entry < end;
                  entry += HG_THREADS / width)
-                sum += data[entry] * dense[(long long)indices[entry] * m + column];
+                sum += folded(indices[entry], data[entry], fold, times, dense + column, m);
         }
         parts[thread] = sum;
         __syncthreads();
@@ -97,6 +117,7 @@ csr_spmm_long_rows(const long long n, const int m, const int subtract,
         if (thread < width && column < m) {
             HG_VALUE* const place = result + row * m + column;
             *place = subtract ? *place - parts[thread] : parts[thread];
+            if (row >= alone) scaled[row * m + column] = scale[row - alone] * parts[thread];
         }
     }
 }

@@ -14,6 +14,7 @@
 //   shared  2 KiB, static
 //   needs   partial, double (row blocks, m), every entry of which is written; columns.cu adds them up
 //
+// wanted  (m,), or null: if none of the columns is wanted, nothing is written
 // types   HG_VALUE float or double; HG_INDEX int or long long; dot products always double
 // result  deterministic: sums are taken in an order that depends on the launch shape alone
 // limits  m >= 1; ceil(m / x) < 65536; with HG_INDEX int at most 2^31 - 256 entries
@@ -33,9 +34,16 @@ extern "C" __global__ void __launch_bounds__(HG_THREADS)
 laplacian_step(const long long n, const int m, const HG_VALUE alpha,
                const HG_INDEX* __restrict__ indptr, const HG_INDEX* __restrict__ indices,
                const HG_VALUE* __restrict__ data, const HG_VALUE* __restrict__ direction,
-               HG_VALUE* __restrict__ product, double* __restrict__ partial)
+               HG_VALUE* __restrict__ product, double* __restrict__ partial,
+               const bool* __restrict__ wanted)
 {
     __shared__ double dots[HG_THREADS];
+    if (wanted) {
+        bool some = false;
+        for (int mine = threadIdx.y * blockDim.x + threadIdx.x; mine < m; mine += blockDim.x * blockDim.y)
+            some = some || wanted[mine];
+        if (!__syncthreads_or(some)) return;
+    }
     const int lanes = blockDim.x;
     int width = lanes;
     while (width / 2 >= m) width /= 2;

@@ -16,6 +16,10 @@
 //         wide_laplacian 512 HG_PACK doubles
 // needs   partial, double (blocks of rows, m), every entry of which is written; column_sums.cu adds
 //         them up
+// fold    wide_spmm: entries in columns from here on are those of column - fold, times `times`; p: there
+//         are none. So [Z, W Z] (n, 2 r) times c and -alpha c one below the other is a product with c alone
+// alone   rows from here on are written to `scaled` too, times scale[row - alone]; n: there are none
+// wanted  wide_laplacian: (m,), or null: if none of the columns is wanted, nothing is written
 // types   HG_VALUE float or double; HG_INDEX int or long long; dot products always double
 // result  deterministic: sums are taken in an order that depends on the shape of the block alone, and
 //         that of the partial sums on n and passes
@@ -64,6 +68,8 @@ struct Matrix {
     const HG_INDEX* __restrict__ indptr;
     const HG_INDEX* __restrict__ indices;
     const HG_VALUE* __restrict__ data;
+    HG_INDEX fold;
+    HG_VALUE times;
 };
 
 // Four entries from `next` on: loads first, then sums. Guarded: those not below `own` are left out.
@@ -89,14 +95,13 @@ static __device__ __forceinline__ void add_some(Pack& sum, const int next, const
         for (int c = 0; c < HG_PACK; ++c) sum.at[c] += weight[j] * got[j].at[c];
 }
 
-// The sum of the entries of a row times rows of `source`, in the columns of a thread. All threads of a
-// warp are here together, those of rows and columns that are not there as well.
+// The sum of the entries of a row times rows of `source`, in the columns of a thread; `line` is room for
+// entries. All threads of a warp are here together, those of rows and columns that are not there as well.
+template <bool Folded>
 static __device__ __forceinline__ Pack row_sum(const Matrix& matrix, const long long row,
                                                const bool there, const char* __restrict__ source,
-                                               const int stride)
+                                               const int stride, Pair* line)
 {
-    __shared__ Pair staged[HG_THREADS / HG_LANES * (HG_LINE / 2)];
-    Pair* const line = &staged[threadIdx.y * (HG_LINE / 2)];
     Entry* const places = (Entry*)line;
     HG_INDEX first = 0;
     int length = 0;
@@ -116,8 +121,13 @@ static __device__ __forceinline__ Pack row_sum(const Matrix& matrix, const long 
         for (int part = 0; part < HG_CHUNK; part += HG_LANES) {
             const int entry = done + part + threadIdx.x;
             const bool own = entry < length;
-            places[part + threadIdx.x] = Entry{own ? matrix.indices[first + entry] : 0,
-                                               own ? matrix.data[first + entry] : 0};
+            Entry one = {own ? matrix.indices[first + entry] : 0,
+                         own ? matrix.data[first + entry] : 0};
+            if (Folded && one.row >= matrix.fold) {
+                one.row -= matrix.fold;
+                one.weight *= matrix.times;
+            }
+            places[part + threadIdx.x] = one;
         }
         __syncwarp();
         const int all = min(shortest - done, HG_CHUNK) / HG_FLIGHT * HG_FLIGHT;
@@ -137,16 +147,19 @@ extern "C" __global__ void __launch_bounds__(HG_THREADS, HG_RESIDENT)
 wide_spmm(const long long n, const int m, const int passes, const int subtract,
           const HG_INDEX* __restrict__ indptr, const HG_INDEX* __restrict__ indices,
           const HG_VALUE* __restrict__ data, const HG_VALUE* __restrict__ dense,
-          HG_VALUE* __restrict__ result)
+          HG_VALUE* __restrict__ result, const HG_INDEX fold, const HG_VALUE times,
+          const long long alone, const HG_VALUE* __restrict__ scale, HG_VALUE* __restrict__ scaled)
 {
+    __shared__ Pair staged[HG_THREADS / HG_LANES * (HG_LINE / 2)];
+    Pair* const line = &staged[threadIdx.y * (HG_LINE / 2)];
     const int column = (blockIdx.y * HG_LANES + threadIdx.x) * HG_PACK;
     const bool inside = column < m;
     const int stride = m * (int)sizeof(HG_VALUE);
     const char* const source = (const char*)(dense + (inside ? column : 0));
-    const Matrix matrix = {indptr, indices, data};
+    const Matrix matrix = {indptr, indices, data, fold, times};
     long long row = (long long)blockIdx.x * passes * blockDim.y + threadIdx.y;
     for (int pass = 0; pass < passes; ++pass, row += blockDim.y) {
-        const Pack sum = row_sum(matrix, row, row < n, source, stride);
+        Pack sum = row_sum<true>(matrix, row, row < n, source, stride, line);
         if (row < n && inside) {
             Pack* const place = (Pack*)((char*)(result + column) + row * stride);
             Pack value = sum;
@@ -156,6 +169,12 @@ wide_spmm(const long long n, const int m, const int passes, const int subtract,
                 for (int c = 0; c < HG_PACK; ++c) value.at[c] -= sum.at[c];
             }
             *place = value;
+            if (row >= alone) {
+                const HG_VALUE by = scale[row - alone];
+#pragma unroll
+                for (int c = 0; c < HG_PACK; ++c) sum.at[c] *= by;
+                *(Pack*)((char*)(scaled + column) + row * stride) = sum;
+            }
         }
     }
 }
@@ -164,18 +183,27 @@ extern "C" __global__ void __launch_bounds__(HG_THREADS, HG_RESIDENT)
 wide_laplacian(const long long n, const int m, const int passes, const HG_VALUE alpha,
                const HG_INDEX* __restrict__ indptr, const HG_INDEX* __restrict__ indices,
                const HG_VALUE* __restrict__ data, const HG_VALUE* __restrict__ direction,
-               HG_VALUE* __restrict__ product, double* __restrict__ partial)
+               HG_VALUE* __restrict__ product, double* __restrict__ partial,
+               const bool* __restrict__ wanted)
 {
     __shared__ double dots[HG_THREADS * HG_PACK];
+    if (wanted) {
+        bool some = false;
+        for (int mine = threadIdx.y * HG_LANES + threadIdx.x; mine < m; mine += blockDim.y * HG_LANES)
+            some = some || wanted[mine];
+        if (!__syncthreads_or(some)) return;
+    }
+    __shared__ Pair staged[HG_THREADS / HG_LANES * (HG_LINE / 2)];
+    Pair* const line = &staged[threadIdx.y * (HG_LINE / 2)];
     const int column = (blockIdx.y * HG_LANES + threadIdx.x) * HG_PACK;
     const bool inside = column < m;
     const int stride = m * (int)sizeof(HG_VALUE);
     const char* const source = (const char*)(direction + (inside ? column : 0));
-    const Matrix matrix = {indptr, indices, data};
+    const Matrix matrix = {indptr, indices, data, 0, 0};
     double dot[HG_PACK] = {};
     long long row = (long long)blockIdx.x * passes * blockDim.y + threadIdx.y;
     for (int pass = 0; pass < passes; ++pass, row += blockDim.y) {
-        const Pack sum = row_sum(matrix, row, row < n, source, stride);
+        const Pack sum = row_sum<false>(matrix, row, row < n, source, stride, line);
         if (row < n && inside) {
             const Pack own = *(const Pack*)(source + row * stride);
             Pack value;
@@ -196,7 +224,7 @@ wide_laplacian(const long long n, const int m, const int passes, const HG_VALUE 
     for (int mine = threadIdx.y * HG_LANES + threadIdx.x; mine < left;
          mine += blockDim.y * HG_LANES) {
         double total = dots[mine];
-        for (int line = 1; line < blockDim.y; ++line) total += dots[line * width + mine];
+        for (int other = 1; other < blockDim.y; ++other) total += dots[other * width + mine];
         partial[(long long)blockIdx.x * m + blockIdx.y * width + mine] = total;
     }
 }

@@ -16,8 +16,8 @@ from hybrid_gpu.backends.csr_matrix import _balanced_bounds
 from hybrid_gpu.backends.generic import GenericBackend, over_rows
 from hybrid_gpu.backends.native_backend import NativeBackend
 from hybrid_gpu.backends.numpy_backend import NumpyBackend, is_on_host
-from hybrid_gpu.backends.protocol import Backend, Deflated, Product
-from hybrid_gpu.backends.step_records import Standing
+from hybrid_gpu.backends.protocol import Backend, Deflated
+from hybrid_gpu.backends.step_records import Course, Product, Standing
 from hybrid_gpu.graph import neighbors
 from hybrid_gpu.graph.affinity import numbering_of
 from hybrid_gpu.index.queries import lives_here
@@ -48,7 +48,7 @@ def test_backend_has_every_member_of_the_protocol(backend):
 @pytest.mark.parametrize("kind", KINDS)
 def test_backend_adds_no_public_member(kind):
     extra = {name for name in dir(kind) if not name.startswith("_")} - MEMBERS
-    extra -= {"searches_locally"}  # an attribute
+    extra -= {"searches_locally", "runs_late"}  # attributes
     # column_dots is what the generic steps are made of; it is not part of the seam.
     assert extra <= {"column_dots"}
 
@@ -207,6 +207,61 @@ def test_columns_move_and_turn_by_the_book(backend, rng, dtype, rank, parts):
         goal = [1.0, 1.0, 1.0, np.inf if stop_early else 0.5, 0.5]
         assert backend.to_numpy(turn.standing.target).tolist() == goal
         assert backend.to_numpy(turn.standing.fresh).tolist() == [not one for one in moving]
+
+
+@pytest.mark.parametrize("m", [1, 5, 64])
+def test_a_product_is_whole_if_a_single_column_is_wanted(backend, rng, dtype, m):
+    matrix = sparse.random(70, 70, density=0.2, format="csr", rng=rng).astype(dtype)
+    parts = (backend.asarray(part) for part in (matrix.data, matrix.indices, matrix.indptr))
+    there = backend.csr(*parts, matrix.shape)
+    direction = backend.asarray(rng.standard_normal((70, m)).astype(dtype))
+    plain = backend.laplacian_step(there, direction, 0.5)
+    for column in {0, m - 1}:
+        wanted = backend.asarray(np.arange(m) == column)
+        product = backend.laplacian_step(there, direction, 0.5, wanted=wanted)
+        for name in ("values", "curvature"):
+            ours, known = (backend.to_numpy(getattr(one, name)) for one in (product, plain))
+            np.testing.assert_array_equal(ours, known)
+
+
+@pytest.mark.parametrize("stop_early", [True, False])
+@pytest.mark.parametrize(("n", "m"), [(1, 1), (70, 5), (40_000, 3), (900, 64), (300, 36)])
+def test_a_whole_step_is_its_parts_in_turn(backend, rng, dtype, n, m, stop_early):
+    squared, length = rng.uniform(1, 2, m), rng.uniform(1, 2, m)
+    target = np.where(np.arange(m) % 3 == 1, 3.0, 0.5)
+    numbers = (squared, length, target, rng.random(m) < 0.5)
+    arrays = [rng.standard_normal((n, m)).astype(dtype) for _ in range(4)]
+    curvature = np.where(np.arange(m) % 4 == 2, 0.0, rng.uniform(1, 2, m))
+
+    def steps(whole):
+        standing = Standing(*map(backend.asarray, numbers))
+        solution, residual, direction, product = (backend.asarray(one.copy()) for one in arrays)
+        made = Product(product, backend.asarray(curvature))
+        moves = backend.cg_pace(made, standing, 0.25)
+        if whole:
+            columns = Course(solution, residual, direction, standing)
+            # Twice: what the first step has left behind must not disturb the second.
+            columns = backend.cg_advance(columns, product, moves, stop_early=stop_early)
+            moves = backend.cg_pace(made, columns.standing, 0.25)
+            return backend.cg_advance(columns, product, moves, stop_early=stop_early)
+        for _ in range(2):
+            moved = backend.cg_update(solution, residual, direction, product, moves.step)
+            solution, residual = moved.solution, moved.residual
+            turn = backend.cg_turn(
+                moved.squared_norm, standing, moves.moving, stop_early=stop_early
+            )
+            direction = backend.cg_direction(residual, direction, turn.ratio)
+            standing = turn.standing
+            moves = backend.cg_pace(made, standing, 0.25)
+        return Course(solution, residual, direction, standing)
+
+    ours, book = steps(True), steps(False)
+    for name in ("solution", "residual", "direction"):
+        ours_there, book_there = (backend.to_numpy(getattr(one, name)) for one in (ours, book))
+        np.testing.assert_allclose(ours_there, book_there, rtol=1e-5, atol=1e-5)
+    for name in ("squared", "length", "target", "fresh"):
+        told = [backend.to_numpy(getattr(one.standing, name)) for one in (ours, book)]
+        np.testing.assert_allclose(*told, rtol=1e-6)
 
 
 @pytest.mark.parametrize("n", [1, 63, 4096, 4099, 9000])

@@ -284,11 +284,15 @@ def test_search_of_one_batch_stays_within_its_budget_of_transfers(index, queries
         waits.append(standin.synchronizations())
     # More steps, and nothing waits more often: no step looks at the host.
     assert waits[0] == waits[1]
-    # An accuracy is looked at every other step, and columns that arrived are told apart.
-    assert to_accuracy <= waits[0] + ranking.report.steps // 2 + 12
+    # An accuracy is looked at every other step, while the device works on the next product. That
+    # all have arrived, and have their k best items, is asked once, and in the place of NaN and
+    # items that were not reached.
+    assert ranking.report.steps > 0
+    assert counted["overtaken_waits"] >= 1 + ranking.report.steps // 2
+    assert to_accuracy <= waits[0]
 
 
-@pytest.mark.parametrize(("method", "most"), [("temporal", 5), ("hybrid", 10)])
+@pytest.mark.parametrize(("method", "most"), [("temporal", 4), ("hybrid", 7)])
 def test_a_step_launches_few_kernels_and_none_of_them_waits(index, queries, standin, method, most):
     launches, waits = [], []
     for steps in (3, 4, 7):
@@ -304,11 +308,12 @@ def test_a_step_launches_few_kernels_and_none_of_them_waits(index, queries, stan
     assert max(waits) <= 3
 
 
-def test_lists_of_another_engine_wait_for_the_device_twice(index, queries, standin):
+@pytest.mark.parametrize("steps", [5, None], ids=["steps", "accuracy"])
+def test_lists_of_another_engine_wait_for_the_device_twice(index, queries, standin, steps):
     near = index.search(queries, k=8, method="nn")
     for _ in range(2):
         standin.reset()
-        index.rerank(near.ids, near.scores, k=10, method="hybrid", steps=5)
+        index.rerank(near.ids, near.scores, k=10, method="hybrid", steps=steps)
     assert standin.synchronizations() <= 2
 
 

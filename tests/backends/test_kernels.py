@@ -96,9 +96,9 @@ KERNELS = {
     "csr_spmm": ("csr_spmm", "csr_spmm_long_rows"),
     "laplacian_step": ("laplacian_step",),
     "wide_product": ("wide_spmm", "wide_laplacian"),
-    "columns": ("column_dots", "column_sums", "cg_pace", "cg_turn"),
+    "columns": ("column_dots", "column_sums", "cg_pace", "cg_turn", "cg_residual"),
     "cg_update": ("cg_update",),
-    "cg_direction": ("cg_direction",),
+    "cg_direction": ("cg_direction", "cg_solution"),
     "top_k": ("top_k_part", "top_k_merge"),
     "mutual": ("mutual",),
 }
@@ -230,6 +230,34 @@ def product_and_difference(rows, dense, whole):
     yield np.int32(1), there, there - product
 
 
+def plain(types, rows, p):
+    """The last arguments of a product that folds nothing and writes no second result."""
+    return (types.indices([p])[0], types.values([1])[0], np.int64(rows), None, None)
+
+
+def folded_and_scaled(types, rows, dense, whole):
+    """The last columns of a matrix are folded onto the first, and its last rows written twice."""
+    n, p = rows.dense.shape
+    fold, alone = 29, n // 2
+    times = types.values([0.5 if whole else 0.7])[0]
+    narrow = rows.dense[:, :fold].copy()
+    narrow[:, : p - fold] += float(times) * rows.dense[:, fold:]
+    scale = types.values(numbers(np.random.default_rng(6), (n - alone, 1), whole))
+    product = narrow @ dense[:fold]
+    sizes = np.abs(rows.dense).sum(axis=1, keepdims=True) * 20 + 5
+    second = nans(*product.shape, like=dense)
+    tail = (types.indices([fold])[0], times, np.int64(alone), scale, second)
+
+    def check(got):
+        result, scaled = got[-6], got[-1]
+        assert_sum_of_products(result, product, sizes, types, whole=whole)
+        expected = scale * product[alone:]
+        assert_sum_of_products(scaled[alone:], expected, 5 * sizes[alone:], types, whole=whole)
+        assert np.isnan(scaled[:alone]).all()
+
+    return dense[:fold].copy(), nans(*product.shape, like=dense), tail, check
+
+
 COLUMNS = (1, 2, 3, 8, 16, 17, 32, 33, 65, 129, 257)
 SPARSE_CASES = [(41, m) for m in COLUMNS] + [(0, 1), (0, 40), (1, 1), (1, 257), (600, 1), (9, 5)]
 SPARSE_CHECKED = [(9, 1), (9, 5), (19, 33), (0, 40), (1, 257)]
@@ -246,8 +274,12 @@ def test_csr_spmm_multiplies_rows_of_every_length(n, m, whole, types):
         grid = (3, -(-m // x))
         for subtract, result, expected in product_and_difference(rows, dense, whole):
             arguments = (np.int64(n), np.int32(m), subtract, *rows.arrays(types), dense, result)
-            got = run("csr_spmm", "csr_spmm", types, grid, (x, y), arguments)[-1]
+            arguments += plain(types, n, 53)
+            got = run("csr_spmm", "csr_spmm", types, grid, (x, y), arguments)[-6]
             assert_sum_of_products(got, expected, sizes + 5, types, whole=whole)
+        few, result, tail, check = folded_and_scaled(types, rows, dense, whole)
+        arguments = (np.int64(n), np.int32(m), np.int32(0), *rows.arrays(types), few, result, *tail)
+        check(run("csr_spmm", "csr_spmm", types, grid, (x, y), arguments))
 
 
 @pytest.mark.parametrize("types", VALUES_AND_INDICES, ids=str)
@@ -257,15 +289,17 @@ def test_csr_spmm_prolongs_and_restricts_an_aggregate_basis(types):
     up = types.indices(np.arange(301)), types.indices(group), types.values(prolong.data)
     coarse = types.values(numbers(np.random.default_rng(3), (5, 3), True))
     arguments = (np.int64(300), np.int32(3), np.int32(0), *up, coarse, nans(300, 3, like=coarse))
+    arguments += plain(types, 300, 5)
     x, y = shapes.row_block(3, 1.0)
-    fine = run("csr_spmm", "csr_spmm", types, (2, 1), (x, y), arguments)[-1]
+    fine = run("csr_spmm", "csr_spmm", types, (2, 1), (x, y), arguments)[-6]
     np.testing.assert_array_equal(fine, prolong.data[:, None] * coarse[group])
 
     order = np.argsort(group, kind="stable")
     indptr = np.searchsorted(group[order], np.arange(6))
     down = types.indices(indptr), types.indices(order), types.values(prolong.data[order])
     arguments = (np.int64(5), np.int32(3), np.int32(0), *down, fine, nans(5, 3, like=coarse))
-    got = run("csr_spmm", "csr_spmm_long_rows", types, (4, 1), 256, arguments)[-1]
+    arguments += plain(types, 5, 300)
+    got = run("csr_spmm", "csr_spmm_long_rows", types, (4, 1), 256, arguments)[-6]
     expected = np.zeros((5, 3))
     np.add.at(expected, group, prolong.data[:, None] * fine)
     np.testing.assert_array_equal(got, expected)
@@ -281,8 +315,19 @@ def test_csr_spmm_long_rows_multiplies_rows_of_every_length(m, whole, types):
     grid = (3, -(-m // 32))
     for subtract, result, expected in product_and_difference(rows, dense, whole):
         arguments = (np.int64(7), np.int32(m), subtract, *rows.arrays(types), dense, result)
-        got = run("csr_spmm", "csr_spmm_long_rows", types, grid, 256, arguments)[-1]
+        arguments += plain(types, 7, 600)
+        got = run("csr_spmm", "csr_spmm_long_rows", types, grid, 256, arguments)[-6]
         assert_sum_of_products(got, expected, sizes + 5, types, whole=whole)
+
+
+@pytest.mark.parametrize("whole", [True, False], ids=["whole", "real"])
+@cases("m", [(1,), (33,)], VALUES_AND_INDICES, checked=[(1,)])
+def test_csr_spmm_long_rows_folds_columns_and_writes_rows_twice(m, whole, types):
+    rows = matrix((0, 1, 300, 8, 255), 53, whole=whole)
+    dense = types.values(numbers(np.random.default_rng(1), (53, m), whole))
+    few, result, tail, check = folded_and_scaled(types, rows, dense, whole)
+    arguments = (np.int64(5), np.int32(m), np.int32(0), *rows.arrays(types), few, result, *tail)
+    check(run("csr_spmm", "csr_spmm_long_rows", types, (3, -(-m // 32)), 256, arguments))
 
 
 @pytest.mark.parametrize("whole", [True, False], ids=["whole", "real"])
@@ -298,12 +343,22 @@ def test_laplacian_step_gives_the_product_and_its_column_dots(n, m, whole, types
         arguments = (np.int64(n), np.int32(m), alpha, *rows.arrays(types), direction)
         arguments += (nans(n, m, like=direction), partial)
         grid = (3, -(-m // x))
-        *_, product, partial = run(
-            "laplacian_step", "laplacian_step", types, grid, (x, y), arguments
-        )
-        assert_sum_of_products(product, expected, sizes, types, whole=whole)
-        dots = np.sum(direction.astype(np.float64) * product, axis=0)
-        np.testing.assert_allclose(partial.sum(axis=0), dots, rtol=0 if whole else 1e-11)
+        for wanted in wanted_columns(m):
+            launch = ("laplacian_step", "laplacian_step", types, grid, (x, y))
+            *_, product, partial, _ = run(*launch, (*arguments, wanted))
+            assert_sum_of_products(product, expected, sizes, types, whole=whole)
+            dots = np.sum(direction.astype(np.float64) * product, axis=0)
+            np.testing.assert_allclose(partial.sum(axis=0), dots, rtol=0 if whole else 1e-11)
+        *_, product, partial, _ = run(*launch, (*arguments, np.zeros(m, bool)))
+        assert np.isnan(product).all()
+        assert np.isnan(partial).all()
+
+
+def wanted_columns(m):
+    """Nobody asks, or only the first or the last of the columns is wanted."""
+    yield None
+    for column in {0, m - 1}:
+        yield np.arange(m) == column
 
 
 WIDE_COLUMNS = (16, 20, 32, 36, 64, 100, 128, 132)
@@ -327,13 +382,14 @@ def test_wide_product_multiplies_rows_of_every_length(n, m, whole, types):
     dense = types.values(numbers(np.random.default_rng(1), (53, m), whole))
     sizes = np.abs(rows.dense) @ np.abs(dense)
     for shape in wide_shapes(m, types):
+        sizes_of, grid = (np.int64(n), np.int32(m), np.int32(shape.passes)), shape.grid(n, m)
+        launch = ("wide_product", "wide_spmm", types.shaped(shape), grid, shape.block)
         for subtract, result, expected in product_and_difference(rows, dense, whole):
-            arguments = (np.int64(n), np.int32(m), np.int32(shape.passes), subtract)
-            arguments += (*rows.arrays(types), dense, result)
-            block, grid = (shape.lanes, shape.rows), shape.grid(n, m)
-            shaped = types.shaped(shape)
-            got = run("wide_product", "wide_spmm", shaped, grid, block, arguments)[-1]
+            arguments = (*sizes_of, subtract, *rows.arrays(types), dense, result)
+            got = run(*launch, (*arguments, *plain(types, n, 53)))[-6]
             assert_sum_of_products(got, expected, sizes + 5, types, whole=whole)
+        few, result, tail, check = folded_and_scaled(types, rows, dense, whole)
+        check(run(*launch, (*sizes_of, np.int32(0), *rows.arrays(types), few, result, *tail)))
 
 
 @pytest.mark.parametrize("whole", [True, False], ids=["whole", "real"])
@@ -350,10 +406,15 @@ def test_wide_product_gives_the_laplacian_and_its_column_dots(n, m, whole, types
         arguments += (*rows.arrays(types), direction, nans(n, m, like=direction))
         arguments += (np.full((grid[0], m), np.nan),)
         shaped = types.shaped(shape)
-        *_, product, partial = run("wide_product", "wide_laplacian", shaped, grid, block, arguments)
-        assert_sum_of_products(product, expected, sizes, types, whole=whole)
-        dots = np.sum(direction.astype(np.float64) * product, axis=0)
-        np.testing.assert_allclose(partial.sum(axis=0), dots, rtol=0 if whole else 1e-11)
+        launch = ("wide_product", "wide_laplacian", shaped, grid, block)
+        for wanted in wanted_columns(m):
+            *_, product, partial, _ = run(*launch, (*arguments, wanted))
+            assert_sum_of_products(product, expected, sizes, types, whole=whole)
+            dots = np.sum(direction.astype(np.float64) * product, axis=0)
+            np.testing.assert_allclose(partial.sum(axis=0), dots, rtol=0 if whole else 1e-11)
+        *_, product, partial, _ = run(*launch, (*arguments, np.zeros(m, bool)))
+        assert np.isnan(product).all()
+        assert np.isnan(partial).all()
 
 
 def test_wide_shapes_cover_every_column_with_whole_warps():
@@ -425,8 +486,12 @@ def test_columns_tells_how_far_columns_go(rows, rank, m, types):
     pair = (restricted, solved) if rank else (None, None)
     arguments = (np.int64(rows), np.int32(m), partial, np.int64(rank), *pair)
     arguments += (np.float64(0.5), np.float64(0.25), *state, np.full(m, np.nan), np.ones(m, bool))
-    shaped = types.shaped(NARROW)
-    *_, step, moving = run("columns", "cg_pace", shaped, -(-m // 4), (4, 32), arguments)
+    tickets = np.full(5 + 300 * (rank > 0), 7, np.int32)
+    arguments += (np.int32(tickets.size - 1), tickets)
+    shaped, grid = types.shaped(NARROW), -(-m // 4)
+    *_, step, moving, _, tickets = run("columns", "cg_pace", shaped, grid, (4, 32), arguments)
+    assert not tickets[:-1].any()
+    assert tickets[-1] == 7
     np.testing.assert_array_equal(moving, moves)
     expected = np.divide(squared, curvature, out=np.zeros(m), where=moves)
     np.testing.assert_array_equal(step, expected)
@@ -444,12 +509,19 @@ def test_columns_tells_where_columns_are_after_an_update(rows, m, stop_early, ty
     arguments += (squared, length, target, *(np.full(m, np.nan) for _ in range(4)), ~moving)
     shaped, grid = types.shaped(NARROW), -(-m // 4)
     *_, ratio, left, long, goal, anew = run("columns", "cg_turn", shaped, grid, (4, 32), arguments)
-    sums = partial.sum(axis=0)
-    kept = np.where(moving, sums / squared, 0.0)
+    np.testing.assert_array_equal(left, partial.sum(axis=0))
+    before = (squared, length, target, moving, fresh)
+    assert_turned((ratio, long, goal, anew), left, before, stop_early)
+
+
+def assert_turned(after, left, before, stop_early):
+    """Ratio, length, target and who is fresh, for columns that leave these squares."""
+    ratio, long, goal, anew = after
+    squared, length, target, moving, fresh = before
+    kept = np.where(moving, left / squared, 0.0)
     stuck = (stop_early > 0) & (squared > target) & ~moving & fresh
-    np.testing.assert_array_equal(left, sums)
     np.testing.assert_array_equal(ratio, kept)
-    np.testing.assert_allclose(long, sums + kept**2 * length, rtol=1e-15)
+    np.testing.assert_allclose(long, left + kept**2 * length, rtol=1e-15)
     np.testing.assert_array_equal(goal, np.where(stuck, np.inf, target))
     np.testing.assert_array_equal(anew, ~moving)
 
@@ -514,6 +586,56 @@ def test_cg_direction_adds_the_old_direction_to_the_residual(n, m, types):
         grid, shaped = shape.grid(n, m), types.shaped(shape)
         got = run("cg_direction", "cg_direction", shaped, grid, shape.block, arguments)[-1]
         np.testing.assert_array_equal(got, residual + direction * types.values(ratio))
+
+
+@cases("n m", DENSE_CASES, VALUES, checked=DENSE_CHECKED)
+def test_cg_direction_moves_the_solution_along_the_old_direction(n, m, types):
+    rng = np.random.default_rng(6)
+    step, ratio = rng.standard_normal((2, m))
+    residual, solution, direction = (types.values(rng.standard_normal((n, m))) for _ in range(3))
+    for shape in tile_shapes(m, types):
+        arguments = (np.int64(n), np.int32(m), np.int32(shape.passes), step, ratio, residual)
+        arguments += (solution, direction)
+        grid, shaped = shape.grid(n, m), types.shaped(shape)
+        *_, moved, turned = run("cg_direction", "cg_solution", shaped, grid, shape.block, arguments)
+        np.testing.assert_array_equal(moved, solution + direction * types.values(step))
+        np.testing.assert_array_equal(turned, residual + direction * types.values(ratio))
+
+
+def residual_step(n, m, types, shape, stop_early):
+    """What cg_residual gives for numbers whose squares add up without rounding."""
+    rng = np.random.default_rng(12)
+    product, residual = (types.values(rng.integers(-3, 4, (n, m))) for _ in range(2))
+    step = rng.choice([0.0, 0.5, 1.0, -2.0], m)
+    squared, length, target = progress_of(rng, m)
+    moving, fresh = rng.random(m) < 0.5, rng.random(m) < 0.5
+    grid = shape.grid(n, m)
+    groups = -(-grid[0] // 128)
+    arguments = (np.int64(n), np.int32(m), np.int32(shape.passes), step, product, residual)
+    arguments += (np.full((grid[0] + groups, m), np.nan),)
+    arguments += (np.zeros((grid[1], groups + 1), np.int32), np.int32(stop_early), moving, fresh)
+    arguments += (squared, length, target, *(np.full(m, np.nan) for _ in range(4)), ~moving)
+    launch = ("columns", "cg_residual", types.shaped(shape), grid, shape.block)
+    got = run(*launch, arguments)
+    moved = residual - product * types.values(step)
+    np.testing.assert_array_equal(got[5], moved)
+    ratio, left, long, goal, anew = got[-5:]
+    np.testing.assert_array_equal(left, np.sum(moved.astype(np.float64) ** 2, axis=0))
+    before = (squared, length, target, moving, fresh)
+    assert_turned((ratio, long, goal, anew), left, before, stop_early)
+
+
+@cases("n m", DENSE_CASES, VALUES, checked=DENSE_CHECKED)
+def test_columns_moves_residuals_and_tells_where_columns_are(n, m, types):
+    for number, shape in enumerate(sorted(tile_shapes(m, types), key=str)):
+        residual_step(n, m, types, shape, number % 2)
+
+
+@pytest.mark.parametrize("blocks", [1, 2, 127, 128, 129, 256, 257, 400])
+def test_columns_adds_up_groups_of_row_blocks(blocks):
+    # Few threads: what is tried here is how blocks add up what others have left.
+    residual_step(2 * blocks - 1, 3, FLOAT, shapes.TileShape(1, (2, 2), 1), 1)
+    residual_step(blocks, 8, FLOAT, shapes.TileShape(4, (1, 1), 1), 1)
 
 
 def test_blocks_have_at_most_256_threads_and_cover_every_column():
@@ -772,10 +894,12 @@ def arguments_of(file, types):
     n, m, two = np.int64(2), np.int32(1), types.values(np.ones((2, 1)))
     csr = Rows(np.arange(3), np.arange(2), np.ones(2), np.eye(2)).arrays(types)
     keys = np.uint32 if types.value == "float" else np.uint64
+    second = [csr[1][1], two[0, 0], np.int64(1), two[:1].copy(), two.copy()]
+    wanted = np.ones(1, bool)
     return {
-        "csr_spmm": [n, m, np.int32(0), *csr, two, two.copy()],
-        "laplacian_step": [n, m, two[0, 0], *csr, two, two.copy(), np.ones((1, 1))],
-        "wide_product": [n, m, m, np.int32(0), *csr, two, two.copy()],
+        "csr_spmm": [n, m, np.int32(0), *csr, two, two.copy(), *second],
+        "laplacian_step": [n, m, two[0, 0], *csr, two, two.copy(), np.ones((1, 1)), wanted],
+        "wide_product": [n, m, m, np.int32(0), *csr, two, two.copy(), *second],
         "columns": [n, m, m, two, two.copy(), np.ones((1, 1))],
         "cg_update": [n, m, m, np.ones(1), *(two.copy() for _ in range(4)), np.ones((1, 1))],
         "cg_direction": [n, m, m, np.ones(1), two, two.copy()],

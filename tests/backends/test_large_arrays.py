@@ -24,9 +24,9 @@ FLOAT32, FLOAT64, INT32 = np.dtype("float32"), np.dtype("float64"), np.dtype("in
 
 @pytest.fixture
 def kernel(gpu, standin):
-    from hybrid_gpu.backends import cuda
+    from hybrid_gpu.backends import cuda_launch
 
-    return cuda._kernel
+    return cuda_launch.compiled
 
 
 @contextmanager
@@ -111,12 +111,12 @@ def test_csr_spmm_counts_entries_in_64_bits(gpu, standin):
     for rows in (1, 2**24):  # long rows, and as many rows as make them short
         matrix = gpu.csr(data, indices, indptr, (rows, 2))
         if rows > 1:
-            from hybrid_gpu.backends import cuda
+            from hybrid_gpu.backends import cuda_launch
 
             result = cupy.empty((1, 2), FLOAT32)
             parts = (matrix.indptr, matrix.indices, matrix.data, dense, result)
             arguments = (np.int64(1), np.int32(2), np.int32(0), *parts)
-            run = cuda._kernel("csr_spmm", "csr_spmm", FLOAT32, np.dtype("int64"))
+            run = cuda_launch.compiled("csr_spmm", "csr_spmm", FLOAT32, np.dtype("int64"))
             run((1, 1), (32, 8), arguments)
         else:
             result = gpu.spmm(matrix, dense)

@@ -11,13 +11,14 @@ import scipy.sparse as sparse
 from conftest import TOLERANCE, clustered_vectors, dense, path, two_cliques
 
 import hybrid_gpu as hg
-from hybrid_gpu.backends import threads
+from hybrid_gpu.backends import native_local, threads
 from hybrid_gpu.backends.generic import GenericBackend
 from hybrid_gpu.backends.local_records import LocalEffort, LocalProblem
 from hybrid_gpu.backends.local_search import search_locally
 from hybrid_gpu.backends.native import native_core
 from hybrid_gpu.backends.native_backend import NativeBackend
 from hybrid_gpu.backends.protocol import CoarseInverse
+from hybrid_gpu.diffusion.local import ROOMS
 
 EFFORT = LocalEffort(
     tolerance=5e-4,
@@ -26,6 +27,7 @@ EFFORT = LocalEffort(
     drift=0.01,
     calm=0.002,
     gap=1,
+    spare=0,
     changes=1,
     few=0,
     watched=100,
@@ -146,6 +148,44 @@ def test_scores_are_those_of_a_dense_solve(backend, rng, dtype, alpha):
     assert answer.scores.dtype == dtype
     check_answer(answer, exact, error_bound(problem, dtype, effort, lengths), 40)
     np.testing.assert_array_equal(answer.visited, np.sum(exact > 0, axis=1))
+
+
+def test_rooted_scores_of_whole_components_are_those_of_a_dense_solve(backend, rng, dtype):
+    problem, graph = clusters(backend, rng, 0.9, dtype)
+    places, weights = observations(rng, graph.n, dtype=dtype)
+    effort = replace(EFFORT, watched=graph.n, steps=1000, rooted=True)
+    answer = searched(backend, problem, places, weights, 40, effort)
+    exact, lengths = exact_scores(backend, problem, places, weights)
+    roots = backend.to_numpy(problem.roots)
+    assert answer.settled.all()
+    bound = error_bound(problem, dtype, effort, lengths) * roots.max()
+    told = np.where(roots > 0, exact * roots, 0)
+    # An item without an edge has a root of 0 here, and is found all the same.
+    answer = replace(answer, found=np.minimum(answer.found, np.sum(told > 0, axis=1)))
+    check_answer(answer, told, bound, 40)
+
+
+def test_rooted_search_finds_hubs_that_have_small_scores(backend, rng, dtype):
+    # A grid, some of whose items have heavy edges to a neighbor: much arrives there and stays.
+    height, width = 40, 50
+    affinity = sparse.kron(path(height), sparse.eye_array(width))
+    affinity = sparse.csr_array(affinity + sparse.kron(sparse.eye_array(height), path(width)))
+    heavy = np.where(np.arange(height * width) % 9 == 0, 30.0, 1.0)
+    scale = sparse.diags_array(heavy)
+    graph = hg.graph_from_affinity(scale @ affinity @ scale, dtype=dtype, backend=backend)
+    problem = problem_of(graph, backend, 0.9, groups=60)
+    places, weights = observations(rng, graph.n, 6, 3, dtype)
+    exact, _ = exact_scores(backend, problem, places, weights)
+    told = exact * backend.to_numpy(problem.roots)
+    effort = replace(EFFORT, watched=20, fewest=20, gap=0, rooted=True)
+    answer = searched(backend, problem, places, weights, 20, effort)
+    assert answer.settled.all()
+    assert answer.visited.mean() < graph.n / 2
+    for row in range(6):
+        best = np.argsort(-told[row])[:20]
+        assert len(set(answer.places[row]) & set(best)) >= 19
+        assert len(set(best) & set(np.argsort(-exact[row])[:20])) < 19
+        np.testing.assert_allclose(answer.scores[row], told[row][answer.places[row]], rtol=0.1)
 
 
 @pytest.mark.parametrize("tolerance", [1e-2, 1e-8])
@@ -489,10 +529,13 @@ def test_native_core_and_array_operations_agree(rng, dtype, alpha):
         replace(EFFORT, drift=0.003, calm=0, gap=0),
         # Some of the best may be new.
         replace(EFFORT, drift=1e9, calm=-1.0, gap=0, few=4),
+        # Items rank by their scores times their roots.
+        replace(EFFORT, rooted=True),
+        replace(STILL, push=0.5, growth=0.001, rooted=True),
     ],
     ids=[
         *("as usual", "always still", "slow", "close", "rings", "none new", "rivals", "together"),
-        "few new",
+        *("few new", "rooted", "rooted rivals"),
     ],
 )
 @pytest.mark.parametrize("signs", [False, True])
@@ -573,6 +616,90 @@ def test_equal_scores_at_the_border_are_no_reason_to_go_on(backend, rng):
     alone = searched(backend, problem, places, weights, 10, replace(effort, gap=0))
     assert twins.settled.sum() > 6
     assert alone.settled.all()
+
+
+@pytest.mark.parametrize(("k", "spare"), [(5, 0), (30, 2), (60, 0)])
+def test_gaps_are_measured_by_what_scores_moved_in_the_last_round(backend, rng, k, spare):
+    problem, graph = grid(backend, 0.9, height=30, width=40)
+    watched, settled = 60, 0
+    usual = replace(STILL, watched=watched, fewest=150, push=0.5, calm=-1.0, few=10**9)
+    endless = replace(usual, drift=-1.0)
+    for places, weights in zip(*observations(rng, graph.n, m=7), strict=True):
+        given = backend, problem, places[None], weights[None]
+        first = searched(*given, k, replace(usual, gap=0, spare=spare))
+        number = int(first.rounds[0])
+        before, now = (
+            searched(*given, graph.n, replace(endless, rounds=rounds))
+            for rounds in (number - 1, number)
+        )
+        scores, last = now.scores[0], now.scores[0, watched - 1]
+        older = dict(zip(before.places[0, : before.found[0]], before.scores[0], strict=False))
+        moved = [
+            score - older[place]
+            for place, score in zip(now.places[0], scores, strict=True)
+            if place in older and 0.7 * last <= score <= 1.5 * last
+        ]
+        gap = float(scores[k - 1 - spare] - scores[k + spare])
+        if not first.settled[0] or gap < 1e-3 * last:  # near ties: what is told is rounded
+            continue
+        limit = gap / float(np.std(moved))
+        settled += 1
+        # Further apart than so many times what scores moved, or not.
+        for part, expected in ((0.8, True), (1.25, False)):
+            effort = replace(usual, gap=part * limit, spare=spare, rounds=number)
+            assert searched(*given, k, effort).settled[0] == expected
+    assert settled > 2
+
+
+@pytest.mark.parametrize(("k", "settles"), [(1, False), (2, True), (4, True), (5, False)])
+def test_ranks_that_are_equal_by_symmetry_may_change_places(backend, k, settles):
+    # Around the middle of a grid: one item, its four neighbors, and then the next.
+    problem, graph = grid(backend, 0.9, height=31, width=31)
+    places, weights = np.array([[graph.n // 2]]), np.ones((1, 1))
+    # Nothing but scores that are near each other keeps a query going.
+    effort = replace(STILL, gap=1e9, calm=-1.0, few=10**9, fewest=150, push=0.5, rounds=5)
+    found = searched(backend, problem, places, weights, k, effort)
+    assert found.visited[0] < graph.n
+    assert found.settled[0] == settles
+
+
+@pytest.mark.skipif(native_core() is None, reason="there is no native core")
+def test_more_room_than_a_query_needs_changes_no_bit(rng, dtype):
+    backend = NativeBackend(native_core())
+    problem, graph = clusters(backend, rng, 0.97, dtype, n=3000)
+    places, weights = observations(rng, graph.n, 20, dtype=dtype)
+    small, large = (
+        backend.local_search(problem, places, weights, 20, replace(EFFORT, room=room))
+        for room in (1200, 3000)
+    )
+    assert 0 < small.settled.sum() < 20
+    for field in fields(small):
+        one, other = getattr(small, field.name), getattr(large, field.name)
+        np.testing.assert_array_equal(one[small.settled], other[small.settled], field.name)
+
+
+@pytest.mark.skipif(native_core() is None, reason="there is no native core")
+@pytest.mark.parametrize("limit", ["items", "entries"])
+def test_memory_of_queries_that_went_far_is_given_back(rng, monkeypatch, limit):
+    backend = NativeBackend(native_core())
+    problem, graph = grid(backend, 0.9)
+    places, weights = observations(rng, graph.n, m=1)
+    # Nearly nobody has more than four neighbors here: there is room for 32 entries of each item.
+    monkeypatch.setattr(native_local, "_ENTRIES_PER_ITEM", 32 if limit == "items" else 1)
+
+    def kept(most):
+        monkeypatch.setattr(native_local, "KEPT_ROOM", most)
+        backend.local_search(problem, places, weights, 10, replace(EFFORT, room=graph.n))
+        return len(backend._local.memories._free)
+
+    seen = kept(graph.n)
+    assert seen == 1
+    assert kept(100) == 0
+    assert kept(graph.n) == 1
+
+
+def test_memory_is_kept_for_the_first_of_the_rooms():
+    assert ROOMS[0] == native_local.KEPT_ROOM
 
 
 @pytest.mark.skipif(native_core() is None, reason="there is no native core")

@@ -143,6 +143,30 @@ def test_step_is_the_generic_one(backend, m, dtype, index):
     assert_close(dots, plain.column_dots(residual, direction), dtype, 100)
 
 
+@pytest.mark.usefixtures("small_tiles")
+@pytest.mark.parametrize("m", [2, 8, 15, 16, 32, 64, 100, 128, 136, 144])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("skip", [0, 16])
+def test_products_past_the_cache_have_the_same_bits(core, monkeypatch, m, dtype, skip):
+    rng, n = np.random.default_rng(300 + m), 41
+    matrix = matrix_of(rng, (n, n), dtype)
+    direction = rng.standard_normal((n, m)).astype(dtype)
+    memory = np.zeros(direction.nbytes + 128, np.uint8)
+    # Rows of whole lines of the cache, and such that are not.
+    first = -memory.ctypes.data % 64 + skip
+    product = memory[first : first + direction.nbytes].view(dtype).reshape(n, m)
+    made = []
+    for large in (0, 1 << 60):
+        monkeypatch.setattr(native_steps, "_LARGE", large)
+        product[:] = np.nan
+        dots = native_steps.laplacian_step(core, matrix, direction, 0.9, product)
+        made.append((product.tobytes(), dots.tobytes()))
+    assert made[0] == made[1]
+    # Nothing beside it is written to.
+    assert not memory[:first].any()
+    assert not memory[first + direction.nbytes :].any()
+
+
 # One row less and one more than a tile, and many tiles.
 @pytest.mark.parametrize("n", [0, 1, 2, 63, 64, 65, 127, 128, 129, 1000])
 @pytest.mark.parametrize("m", [1, 3, 64])
@@ -469,7 +493,9 @@ def test_wrong_arrays_are_refused(core, backend):
     with pytest.raises(ValueError, match=r"dense must have shape \(3, 2\); got \(4, 2\)"):
         backend.spmm(matrix, np.ones((4, 2), np.float32))
     with pytest.raises(ValueError, match="the adjacency must be square"):
-        native_steps.laplacian_step(core, good_matrix(shape=(3, 4)), ones, 0.9)
+        native_steps.laplacian_step(core, good_matrix(shape=(3, 4)), ones, 0.9, ones.copy())
+    with pytest.raises(ValueError, match=r"product must have shape \(3, 2\)"):
+        native_steps.laplacian_step(core, matrix, ones, 0.9, np.ones((2, 3), np.float32))
     with pytest.raises(TypeError, match="right must be float32; got float64"):
         native_steps.column_dots(core, ones, ones.astype(float))
     with pytest.raises(ValueError, match="without gaps"):

@@ -21,6 +21,7 @@ from typer.testing import CliRunner
 import hybrid_gpu as hg
 from hybrid_gpu import cli, evaluation
 from hybrid_gpu.cli import common, demo, indexes, paper, searches
+from hybrid_gpu.cli.exploring import EXPLORER_LINE
 from hybrid_gpu.files.folder_lock import LOCK
 from hybrid_gpu.lab import comparison, experiments
 
@@ -550,6 +551,8 @@ def test_demo_compares_every_method_and_draws_a_picture(short_demo, tmp_path):
     assert [file.name for file in tmp_path.iterdir()] == ["hybrid-gpu-demo.png"]
     assert (tmp_path / "hybrid-gpu-demo.png").read_bytes().startswith(b"\x89PNG")
     assert max(map(len, told.splitlines())) <= 80
+    # The last line opens the explorer (tests/explore/test_explorer_docs.py types it).
+    assert told.splitlines()[-1].endswith(EXPLORER_LINE)
 
 
 def test_demo_as_json_measures_memory_and_accuracy(short_demo, tmp_path):

@@ -9,7 +9,7 @@ from scipy.sparse.linalg import splu
 
 import hybrid_gpu as hg
 from hybrid_gpu import reference
-from hybrid_gpu.backends.protocol import Product
+from hybrid_gpu.backends.step_records import Product
 from hybrid_gpu.diffusion import conjugate_gradients as module
 from hybrid_gpu.diffusion.descent import Look
 from hybrid_gpu.diffusion.filters import as_filter
@@ -752,8 +752,38 @@ class Diagonal(module.System):
 
     apply: Any = None
 
-    def product(self, direction):
+    def product(self, direction, wanted=None):
         return self.apply(direction)
+
+
+def test_so_many_positive_scores_are_known_as_were_reached(backend, dtype):
+    # Two cliques of six: from an item of the first, six scores are positive; from none, none. Not
+    # all of their edges weigh the same, or steps would leave nothing at all.
+    block = np.random.default_rng(23).uniform(0.5, 1.5, (6, 6))
+    block = block + block.T - 2 * np.diag(np.diag(block))
+    cliques = sparse.csr_array(sparse.block_diag([block, block]))
+    graph = hg.graph_from_affinity(cliques, dtype=dtype, backend=backend)
+    one, none = np.eye(12)[:, :1].astype(dtype), np.zeros((12, 1), dtype)
+
+    def filled(observed, k, steps=None):
+        system = module.System(
+            graph.adjacency,
+            backend.asarray(0.2 * observed),
+            backend.asarray(np.sum(0.04 * observed.astype("float64") ** 2, axis=0)),
+            0.8,
+            None,
+            backend,
+        )
+        return module.conjugate_gradients(system, Stopping(steps, 1e-3, best=k)).filled
+
+    assert filled(one, 5) == 5
+    assert filled(one, 7) == 0
+    assert filled(none, 3) == 0
+    assert filled(np.hstack([one, one]), 4) == 4
+    assert filled(np.hstack([one, none]), 4) == 0
+    # All items are ranked: nobody counts. And nothing is known of what was not solved.
+    assert filled(one, 12) == 0
+    assert filled(one, 5, steps=0) == 0
 
 
 def test_each_column_keeps_its_best_values(backend, monkeypatch):

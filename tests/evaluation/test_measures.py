@@ -356,15 +356,19 @@ def arrays_on_a_device():
     """
 
     class OnDevice:
+        layout = "torch.strided"
+
         def __init__(self, values):
             self.values = np.asarray(values)
-            self.ndim = self.values.ndim
+            self.ndim, self.dtype = self.values.ndim, self.values.dtype
 
         def get(self):
             return self.values
 
         def detach(self):
             return self
+
+        resolve_conj = resolve_neg = detach
 
         def cpu(self):
             return self.values

@@ -375,7 +375,7 @@ def test_writer_that_has_waited_long_enough_is_told(small, larger, monkeypatch):
 
 
 def test_reader_that_is_overtaken_by_a_save_reads_the_new_index(small, larger, monkeypatch):
-    real, saves = storage._read_header, []
+    real, saves = storage.read_header, []
 
     def save_meanwhile(folder):
         header = real(folder)
@@ -384,7 +384,7 @@ def test_reader_that_is_overtaken_by_a_save_reads_the_new_index(small, larger, m
             larger.save(small)
         return header
 
-    monkeypatch.setattr(storage, "_read_header", save_meanwhile)
+    monkeypatch.setattr(storage, "read_header", save_meanwhile)
     assert hg.load_index(small).n == 12
 
 

@@ -153,3 +153,12 @@ def test_more_keys_join_unless_they_are_there_already():
         keys.joined(as_keys(["q"], 1))
     with pytest.raises(TypeError, match="must be strings, as those of the index are; got integers"):
         keys.joined(as_keys([1], 1))
+
+
+def test_what_is_ignored_is_nothing_whatever_it_is():
+    keys, ignored = as_keys(["a", "b"], 2), np.array([[False, True, True]])
+    assert keys.ids_of([["b", "a", "no key"]], "ids", gaps=True, ignored=ignored).tolist() == [
+        [1, -1, -1]
+    ]
+    with pytest.raises(ValueError, match="has no 'no key'"):
+        keys.ids_of([["b", "a", "no key"]], "ids", gaps=True, ignored=~ignored)

@@ -177,6 +177,9 @@ def test_best_scores_only(backend, vectors, queries):
         scores = index.search(queries, k=K, method=method).scores
         some = index.search(queries, k=K, method=method, min_score=float(scores[0, 3]))
         assert np.all(np.isneginf(some.scores) == (scores < scores[0, 3]))
+    # Beyond float32: all, and none.
+    assert np.all(index.search(queries, k=3, min_score=-1e300).ids >= 0)
+    assert np.all(index.search(queries, k=3, min_score=1e300).ids == -1)
     with pytest.raises(ValueError, match="min_score must be finite"):
         index.search(queries, min_score=float("nan"))
 

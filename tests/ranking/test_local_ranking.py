@@ -255,10 +255,14 @@ def test_effort_is_what_the_docs_say():
     usual = local.effort_for(100, 0.99, 65_536)
     assert usual.fewest == pytest.approx(3000, abs=1)
     limits = (usual.drift, usual.calm, usual.tolerance, usual.gap, usual.watched)
-    assert limits == pytest.approx((0.0025, 0.0005, 5e-4, 1, 100))
+    assert limits == pytest.approx((0.0025, 0.0005, 5e-4, 3, 100))
     # Of fewer than a hundred, none may be wrong.
     short = local.effort_for(99, 0.99, 65_536)
     assert (short.gap, short.tolerance, short.watched) == pytest.approx((2, 2.5e-4, 100))
+    lengths = (1, 99, 100, 199, 200, 399, 400, 1000)
+    efforts = [local.effort_for(k, 0.99, 65_536) for k in lengths]
+    assert [effort.spare for effort in efforts] == [0, 0, 1, 1, 2, 3, 4, 10]
+    assert [effort.gap for effort in efforts] == [2, 2, 3, 3, 3, 3, 2, 2]
     # What comes from far away arrives slowly.
     patient = local.effort_for(100, 0.999, 65_536)
     assert (patient.drift, patient.calm) == pytest.approx((0.00025, 0.00005))

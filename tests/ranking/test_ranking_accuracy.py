@@ -6,6 +6,8 @@ import scipy.sparse as sparse
 from conftest import clustered_vectors, dense
 
 import hybrid_gpu as hg
+from hybrid_gpu.diffusion import conjugate_gradients
+from hybrid_gpu.diffusion.descent import system_of
 from hybrid_gpu.diffusion.diffuse import diffused
 from hybrid_gpu.diffusion.solution import RANKING_ACCURACY, Stopping
 
@@ -153,3 +155,45 @@ def test_residuals_are_those_of_the_values(backend, rng):
     last = -np.sort(-values, axis=0)[29]
     assert np.all(true * size <= 0.005 * np.sqrt(30) * np.where(size > 0, last, 1) + 1e-14)
     assert solution.converged
+
+
+@pytest.mark.parametrize("kind", ["ball", "sphere"])
+def test_long_rankings_of_data_without_structure_are_right(kind):
+    rng, n, k = np.random.default_rng(631), 2000, 350
+    vectors = rng.standard_normal((n, 12)).astype(np.float32)
+    if kind == "sphere":
+        vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
+    items = rng.choice(n, 48, replace=False)
+    options = {"neighbors": 20, "alpha": 0.99, "backend": "numpy"}
+    precise = hg.build_index(vectors, dtype="float64", **options)
+    exact = precise.search_items(items, k=k, method="hybrid", rtol=1e-9).ids
+    found = hg.build_index(vectors, **options).search_items(items, k=k, method="hybrid").ids
+    right = [np.isin(one, other).mean() for one, other in zip(exact, found, strict=True)]
+    assert np.mean(np.asarray(right) >= 0.99) > 0.97
+
+
+def test_gaps_at_the_end_of_long_rankings_set_the_accuracy(backend):
+    # Ten items, the best three of them asked for: what lies between the third and the fourth.
+    ones = np.ones(9)
+    ring = sparse.csr_array(sparse.diags_array([ones, ones], offsets=[-1, 1]))
+    graph = hg.graph_from_affinity(ring, dtype="float64", backend=backend)
+    observed = backend.asarray(np.ones((10, 1)))
+    system = system_of(graph.adjacency, observed, 0.5, backend)
+
+    def goal(fourth, k=3):
+        scores = np.array([4, 3, 2, fourth, 1, 1, 1, 1, 1, 1], "float64")[:, None]
+        found = conjugate_gradients._ranking_goal(system, backend.asarray(scores), k)
+        return float(backend.to_numpy(found)[0]) ** 0.5 / (3**0.5 * 2)
+
+    parts = [goal(2 - gap) for gap in (1.0, 0.011, 0.006, 0.003, 0.0)]
+    np.testing.assert_allclose(parts, [0.005, 0.005, 0.003, 0.0015, 0.001], rtol=1e-6)
+
+
+def test_short_rankings_are_told_apart_as_before(monkeypatch, rng):
+    index = points(rng, "numpy", alpha=0.99)
+    ids, similarities = asked(rng)
+    usual = index.rerank(ids, similarities, k=N // 20, method="hybrid")
+    monkeypatch.setattr(conjugate_gradients, "_LONG", 0)
+    before = index.rerank(ids, similarities, k=N // 20, method="hybrid")
+    assert usual.report.steps == before.report.steps
+    np.testing.assert_array_equal(usual.scores, before.scores)

@@ -2,6 +2,7 @@ import numpy as np
 import pytest
 
 import hybrid_gpu as hg
+from hybrid_gpu.ranking.top_items import Wanted, best_items
 
 
 def rank(backend, scores, k, similarities=None):
@@ -90,3 +91,19 @@ def test_nan_is_found_among_ties(backend, k):
     scores = backend.asarray(np.array([[np.nan], [0], [0], [0]], "float32"))
     with pytest.raises(hg.HybridGpuError, match="hold NaN"):
         hg.top_items(scores, k=k, backend=backend)
+
+
+def test_nothing_is_asked_where_enough_positive_scores_are_known(backend):
+    scores = backend.asarray(np.array([[0.5, 0.0], [0.2, 0.0], [0.0, 0.1]]))
+
+    def similarities():
+        return backend.asarray(np.array([[0.1, 0.2, 0.3], [0.9, 0.1, 0.2]]))
+
+    def ids(k, filled):
+        wanted = Wanted(k, similarities, filled=filled)
+        return backend.to_numpy(best_items(scores, wanted, backend).ids).tolist()
+
+    assert ids(1, 1) == ids(1, 0) == [[0], [2]]
+    # Whoever says more than is true gets ties by number.
+    assert ids(2, 1) == ids(2, 0) == [[0, 1], [2, 0]]
+    assert ids(3, 2) == [[0, 1, 2], [2, 0, 1]]

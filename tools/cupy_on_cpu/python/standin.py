@@ -55,11 +55,12 @@ def reset() -> None:
 
 
 def synchronizations() -> int:
-    """How often the host waited for the device since ``reset()``.
+    """How often the host waited for the device while that had nothing else to do.
 
     A stream, device or event that is synchronized, a copy that blocks, and a library call whose
     result comes back to the host count as one wait each, unless nothing was given to the device
-    since the wait before.
+    since the wait before. Events behind which kernels were launched meanwhile do not count: the
+    device goes on. They are the ``overtaken_waits`` of ``counters()``.
     """
     return counters()["host_waits"]
 

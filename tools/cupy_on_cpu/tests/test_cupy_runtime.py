@@ -146,6 +146,23 @@ def test_waits_are_counted():
     assert standin.synchronizations() == 1
 
 
+def test_waits_for_events_behind_which_kernels_were_launched_are_counted_apart():
+    x = cp.ones(10)
+    standin.reset()
+    x = x + 1
+    event = cp.cuda.Event()
+    event.record()
+    x = x + 1
+    event.synchronize()
+    assert standin.counters()["overtaken_waits"] == 1
+    assert standin.synchronizations() == 0
+    # Nothing is behind the second one; and the work of the first wait still counts as undone.
+    event.record()
+    event.synchronize()
+    assert standin.counters()["overtaken_waits"] == 1
+    assert standin.synchronizations() == 1
+
+
 def test_library_calls_are_counted():
     a = cp.ones((4, 4))
     standin.reset()

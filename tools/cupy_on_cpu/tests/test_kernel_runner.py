@@ -322,6 +322,34 @@ extern "C" __global__ void second(float* x) {
 """
 
 
+HELPED = """
+static __device__ KIND float& own(const int place) {
+    __shared__ float part[COUNT];
+    return part[place];
+}
+extern "C" __global__ void alone(float* x) {
+    __shared__ float other[4000];
+    other[threadIdx.x] = x[threadIdx.x];
+    x[0] = other[0];
+}
+extern "C" __global__ void helped(float* x) {
+    __shared__ float other[4000];
+    other[threadIdx.x] = own(threadIdx.x) = x[threadIdx.x];
+    x[0] = other[0] + own(0);
+}
+"""
+
+
+@pytest.mark.parametrize("kind", ["__noinline__", "__forceinline__"])
+def test_shared_memory_of_called_functions_counts_for_the_kernel(kind):
+    # 4000 floats of its own and 8288 of a function that it calls are 48 KiB.
+    x = np.ones(1, np.float32)
+    Kernel(HELPED, "helped", {"COUNT": 8288, "KIND": kind}).launch(1, 1, (x,))
+    assert x[0] == 2
+    with pytest.raises(KernelCompileError, match=r"'helped.*too much shared data \(49156 bytes"):
+        Kernel(HELPED, "helped", {"COUNT": 8289, "KIND": kind}).launch(1, 1, (x,))
+
+
 @pytest.mark.parametrize("sanitize", [False, True])
 def test_static_shared_memory_beyond_48_kib_is_refused_as_ptxas_does(sanitize):
     x = np.ones(1, np.float32)

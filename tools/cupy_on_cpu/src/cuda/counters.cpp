@@ -22,6 +22,7 @@ const char* name_of(int counter) {
     case kBlockingCopies: return "blocking_copies";
     case kBlockingLibraryCalls: return "blocking_library_calls";
     case kHostWaits: return "host_waits";
+    case kOvertakenWaits: return "overtaken_waits";
     case kAllocations: return "allocations";
     case kAllocatedBytes: return "allocated_bytes";
     case kFrees: return "frees";
@@ -34,6 +35,8 @@ const char* name_of(int counter) {
 // host and then synchronizes the stream: that is one wait, not two.
 std::atomic<bool> work_is_pending{false};
 
+std::atomic<uint64_t> issued{0};
+
 }  // namespace
 
 void count(Counter counter, uint64_t amount) {
@@ -42,8 +45,13 @@ void count(Counter counter, uint64_t amount) {
     case kHostToDeviceCopies:
     case kDeviceToHostCopies:
     case kDeviceToDeviceCopies:
+        work_is_pending = true;
+        break;
     case kKernelLaunches:
-    case kLibraryCalls: work_is_pending = true; break;
+    case kLibraryCalls:
+        work_is_pending = true;
+        issued += amount;
+        break;
     case kDeviceSynchronizations:
     case kStreamSynchronizations:
     case kEventSynchronizations:
@@ -53,6 +61,15 @@ void count(Counter counter, uint64_t amount) {
         break;
     default: break;
     }
+}
+
+uint64_t work_so_far() { return issued; }
+
+void count_event_wait(uint64_t work_before) {
+    if (issued == work_before) return count(kEventSynchronizations);
+    // The device does not run dry: there is work behind what the host waits for.
+    values[kEventSynchronizations]++;
+    values[kOvertakenWaits]++;
 }
 
 }  // namespace standin

@@ -17,6 +17,7 @@ using Clock = std::chrono::steady_clock;
 // What a record leaves behind; it may be done after the event was recorded again, or destroyed.
 struct Record {
     Mark mark;
+    uint64_t work;  // that had been issued before
     Clock::time_point time;
 };
 
@@ -118,6 +119,7 @@ cudaError_t cudaEventRecord(cudaEvent_t handle, cudaStream_t stream) {
     // Unlike a wait, a record wants an event and a stream of one device.
     if (event.device != stream_of(stream).device) return remember(cudaErrorInvalidResourceHandle);
     const auto record = std::make_shared<Record>();
+    record->work = work_so_far();
     record->mark = end_of(stream_of(stream), [record] {
         record->time = Clock::now();
         return cudaSuccess;
@@ -133,8 +135,8 @@ cudaError_t cudaEventQuery(cudaEvent_t event) {
 }
 
 cudaError_t cudaEventSynchronize(cudaEvent_t event) {
-    count(kEventSynchronizations);
     const auto record = own_event(event)->record;
+    count_event_wait(record ? record->work : work_so_far());
     return record && late_streams_are_on ? reach(record->mark) : cudaSuccess;
 }
 

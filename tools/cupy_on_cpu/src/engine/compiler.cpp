@@ -5,10 +5,14 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <cxxabi.h>
+
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
+#include <regex>
+#include <set>
 #include <sstream>
 
 #include "kernel_source.h"
@@ -145,26 +149,91 @@ std::string whole_source(const CompileRequest& request, const std::string& expor
            macros + "#line 1 \"" + request.file_name + "\"\n" + body + exports;
 }
 
-// A message as ptxas gives it, if the __shared__ variables of one function take too much; else
-// nothing. Those of template kernels are in no section, and not seen.
-std::string too_much_shared(const std::string& library, const TemporaryFolder& folder) {
-    if (run_command({"objdump", "-t", "-C", library}, folder.file("symbols")) != 0) return "";
+// The bytes of each __shared__ variable of a library. Those of templates are in no section, and not
+// seen.
+std::map<std::string, size_t> shared_variables(const std::string& library,
+                                               const TemporaryFolder& folder) {
     std::map<std::string, size_t> bytes_of;
+    if (run_command({"objdump", "-t", library}, folder.file("symbols")) != 0) return bytes_of;
     std::istringstream symbols(read_text(folder.file("symbols")));
     for (std::string line; std::getline(symbols, line);) {
-        // "address flags standin_shared<tab>size function(arguments)::variable"
+        // "address flags standin_shared<tab>size name"
         const size_t section = line.find(" standin_shared\t");
-        const size_t name_end = line.rfind("::");
-        if (section == std::string::npos || name_end == std::string::npos) continue;
-        const std::string size = line.substr(section + 16, 16);
-        const size_t name = line.find_first_not_of(' ', section + 32);
-        bytes_of[line.substr(name, name_end - name)] += std::stoul(size, nullptr, 16);
+        if (section == std::string::npos) continue;
+        std::istringstream words(line.substr(section + 16));
+        std::string size, name;
+        words >> size >> name;
+        if (line[section - 1] != 'd') bytes_of[name] = std::stoul(size, nullptr, 16);
     }
-    for (const auto& [function, bytes] : bytes_of)
+    return bytes_of;
+}
+
+// What each function of a text of assembly names.
+std::map<std::string, std::set<std::string>> names_by_function(const std::string& assembly) {
+    static const std::regex name(R"([A-Za-z_][\w.$]*)");
+    std::map<std::string, std::set<std::string>> found;
+    std::string function;
+    std::istringstream lines(assembly);
+    for (std::string line; std::getline(lines, line);) {
+        std::smatch type;
+        static const std::regex begin(R"(^\s*\.type\s+([\w.$]+), @(\w+))");
+        if (std::regex_search(line, type, begin)) {
+            function = type[2] == "function" ? std::string(type[1]) : "";
+            if (!function.empty()) found[function];
+        } else if (!function.empty() && line[0] == '\t' && line[1] != '.') {
+            for (std::sregex_iterator at(line.begin(), line.end(), name), end; at != end; ++at)
+                found[function].insert(at->str());
+        }
+    }
+    return found;
+}
+
+size_t shared_bytes_from(const std::string& function,
+                         const std::map<std::string, std::set<std::string>>& names,
+                         const std::map<std::string, size_t>& bytes_of) {
+    std::set<std::string> seen{function};
+    std::vector<std::string> left{function};
+    size_t bytes = 0;
+    while (!left.empty()) {
+        const std::string one = left.back();
+        left.pop_back();
+        if (const auto found = bytes_of.find(one); found != bytes_of.end()) bytes += found->second;
+        if (const auto found = names.find(one); found != names.end())
+            for (const std::string& next : found->second)
+                if (seen.insert(next).second) left.push_back(next);
+    }
+    return bytes;
+}
+
+// "first(float*)" for "_Z5firstPf".
+std::string readable(const std::string& symbol) {
+    int status = 0;
+    char* const text = abi::__cxa_demangle(symbol.c_str(), nullptr, nullptr, &status);
+    const std::string name = status == 0 ? text : symbol;
+    std::free(text);
+    return name;
+}
+
+// A message as ptxas gives it, if a kernel takes too much with everything that it calls; else nothing.
+// `compile` is the command without sources and results.
+std::string too_much_shared(const std::string& library, Words compile,
+                            const TemporaryFolder& folder) {
+    const auto bytes_of = shared_variables(library, folder);
+    size_t all = 0;
+    for (const auto& [name, bytes] : bytes_of)
+        all += bytes;
+    if (all <= kSharedBytesPerBlock) return "";
+    // Rarely: which of them a kernel uses, the assembly tells, where they still have their names.
+    append(compile, {"-S", "-o", folder.file("kernel.s"), folder.file("kernel.cpp")});
+    if (run_command(compile, folder.file("log")) != 0) return "";
+    const auto names = names_by_function(read_text(folder.file("kernel.s")));
+    for (const auto& [function, unused] : names) {
+        const size_t bytes = shared_bytes_from(function, names, bytes_of);
         if (bytes > kSharedBytesPerBlock)
-            return "ptxas error   : Entry function '" + function + "' uses too much shared data (" +
-                   std::to_string(bytes) + " bytes, " + std::to_string(kSharedBytesPerBlock) +
-                   " max)\n";
+            return "ptxas error   : Entry function '" + readable(function) +
+                   "' uses too much shared data (" + std::to_string(bytes) + " bytes, " +
+                   std::to_string(kSharedBytesPerBlock) + " max)\n";
+    }
     return "";
 }
 
@@ -205,13 +274,14 @@ CompileResult compile_kernels(const Toolchain& toolchain, const CompileRequest& 
     const auto kernels = find_kernels(text_of_kernels(request, command, folder));
     std::ofstream(folder.file("kernel.cpp"))
         << whole_source(request, export_lines(kernels, result.exported_names));
+    const Words compile = command;
     append(command, {"-shared", "-Wl,-Bsymbolic", "-o", request.output, folder.file("kernel.cpp"),
                      "-L" + toolchain.library_folder, "-l" + toolchain.library,
                      "-Wl,-rpath," + toolchain.library_folder});
     result.succeeded = run_command(command, folder.file("log")) == 0;
     result.log = read_text(folder.file("log"));
     if (!result.succeeded) return result;
-    const std::string refused = too_much_shared(request.output, folder);
+    const std::string refused = too_much_shared(request.output, compile, folder);
     if (!refused.empty()) return {false, result.log + refused, {}};
     run_command({"strip", request.output}, folder.file("log"));
     return result;

@@ -26,7 +26,7 @@ from common import record
 
 ROOT = Path(__file__).resolve().parent.parent
 SCRIPTS = Path(__file__).with_suffix("")
-BEFORE = "5932617"
+BEFORE = "2143510"
 # The kind of user, the extras of ours, and what the user has installed already.
 KINDS = {
     "laptop": ("", ()),

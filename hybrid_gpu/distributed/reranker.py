@@ -54,9 +54,10 @@ class Reranker:
     ----------
     path
         The folder of the index, as the processes see it.
-    k, method, accuracy, steps, rtol, alpha, filter, degree_correction, query_neighbors, shortlist,
-    sparsity, expansion, min_score, batch
+    k, method, accuracy, steps, rtol, alpha, filter, degree_correction, query_neighbors
         As in ``index.search``. What is wrong without any index is refused here and now.
+    shortlist, sparsity, expansion, min_score, batch
+        As in ``index.search``.
     allowed, exclude
         As in ``index.search``, for all queries.
     metric

@@ -14,7 +14,7 @@ RNG = np.random.default_rng(31)
 VECTORS = clustered_vectors(RNG, n=80)
 
 
-def asked(index):
+def asked(index, folder):
     graph = index.graph
     yield "aggregate", lambda **how: hg.aggregate(graph, groups=4, **how)
     yield "neighbors", lambda **how: hg.nearest_neighbors(VECTORS, k=3, **how)
@@ -34,11 +34,20 @@ def asked(index):
     yield "search", lambda **how: index.search_items([0], k=2, **how)
     yield "search", lambda **how: hg.Replicas(index, ["numpy"]).search_items([0], k=2, **how)
     yield "precompute", lambda **how: index.precompute(keep=2, **how)
+    index.save(folder / "index")
+    np.save(folder / "queries.npy", VECTORS[:3])
+    answers = (folder / f"answers {number}" for number in range(9))
+    yield (
+        "batch",
+        lambda **how: hg.rerank_files(
+            folder / "index", folder / "queries.npy", next(answers), **how
+        ),
+    )
 
 
-def test_true_writes_a_line_for_every_function(capsys):
+def test_true_writes_a_line_for_every_function(capsys, tmp_path):
     index = hg.build_index(VECTORS, neighbors=5, backend="numpy")
-    for stage, call in asked(index):
+    for stage, call in asked(index, tmp_path):
         capsys.readouterr()
         call(progress=False)
         assert capsys.readouterr() == ("", "")
@@ -59,7 +68,8 @@ def test_no_function_with_progress_is_left_out():
     # Spectra of a small graph are dense: nothing to tell.
     assert takes - {"leading_eigenpairs"} == {
         *("aggregate", "augment_database", "build_index", "build_index_from_graph"),
-        *("build_index_from_neighbors", "nearest_neighbors", "plan", "tune", "with_basis"),
+        *("build_index_from_neighbors", "nearest_neighbors", "plan", "rerank_files", "tune"),
+        "with_basis",
     }
 
 

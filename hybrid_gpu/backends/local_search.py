@@ -1,9 +1,8 @@
 """Diffusion of a batch of queries, each on the few items that matter to it, in array operations.
 
-The method, its three stages and its rule are those of ``kernels/cpu/local_query.h``. There, one
-query follows another. Here, the items that m queries have visited are the nodes of one graph
-without edges between queries, and every operation is on all nodes: queries go from round to round
-together, and leave when they are over. No array has room for all items of all queries.
+The method, its three stages and its rule are those of ``kernels/cpu/local_query.h``. The items that
+m queries have visited are the nodes of one graph without edges between queries, and every operation
+is on all nodes: queries go from round to round together, and leave when they are over.
 """
 
 from __future__ import annotations

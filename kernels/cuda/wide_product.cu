@@ -14,8 +14,8 @@
 //         meet in L2; blocks that stay and stride over the rows would drift apart.
 // shared  static: the entries, for float and int 4 KiB with 32 lanes to 18 KiB with 4; and
 //         wide_laplacian 512 HG_PACK doubles
-// needs   partial, double (blocks of rows, m), every entry of which is written; column_sums.cu adds
-//         them up
+// needs   partial, double (blocks of rows, m), every entry of which is written; columns.cu adds them
+//         up
 // fold    wide_spmm: entries in columns from here on are those of column - fold, times `times`; p: there
 //         are none. So [Z, W Z] (n, 2 r) times c and -alpha c one below the other is a product with c alone
 // alone   rows from here on are written to `scaled` too, times scale[row - alone]; n: there are none

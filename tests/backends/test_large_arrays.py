@@ -74,13 +74,30 @@ def test_laplacian_step(kernel, standin):
     partial = cupy.zeros((1024, M), FLOAT64)
     with only_block(standin, 1023):
         kernel("laplacian_step", "laplacian_step", FLOAT32, INT32)(
-            (1024, 1), (128, 2), (*arguments, partial)
+            (1024, 1), (128, 2), (*arguments, partial, None)
         )
     np.testing.assert_array_equal(made[N - 1], 1 - 0.25 * np.arange(M))
     # The block has the row before the last one as well, whose own row is empty.
     np.testing.assert_array_equal(made[N - 2], np.arange(M))
     dots = (1 - 0.25 * np.arange(M)) + np.arange(M) ** 2.0
     np.testing.assert_allclose(cupy.asnumpy(partial[1023]), dots)
+
+
+class Copied:
+    """The last row of a product once more, times 3: what kernels are told, and what they wrote."""
+
+    def __init__(self):
+        import cupy
+
+        there, self.made = large((N, M), FLOAT32)
+        self.made[N - 2 :] = 5
+        # No column is folded, and the last row alone is copied.
+        unfolded = (np.int32(N), np.float32(1))
+        self.arguments = (*unfolded, np.int64(N - 1), cupy.full(1, 3, FLOAT32), there)
+
+    def check(self, product):
+        np.testing.assert_array_equal(self.made[N - 1], 3 * product)
+        np.testing.assert_array_equal(self.made[N - 2], 5)
 
 
 @pytest.mark.parametrize(
@@ -91,12 +108,16 @@ def test_csr_spmm(kernel, standin, name, block, tile, subtract):
     dense, seen = large((N, M), FLOAT32)
     result, made = large((N, M), FLOAT32)
     seen[N - 2], made[N - 1] = np.arange(M), 7
-    arguments = (np.int64(N), np.int32(M), np.int32(subtract), *one_entry(), dense, result)
+    copied = Copied()
+    arrays = (*one_entry(), dense, result, *copied.arguments)
     blocks = N // block[1]
     with only_block(standin, blocks - 1):
-        kernel("csr_spmm", name, FLOAT32, INT32)((blocks, M // tile), block, arguments)
+        kernel("csr_spmm", name, FLOAT32, INT32)(
+            (blocks, M // tile), block, (np.int64(N), np.int32(M), np.int32(subtract), *arrays)
+        )
     expected = 0.5 * np.arange(M)
     np.testing.assert_array_equal(made[N - 1], 7 - expected if subtract else expected)
+    copied.check(expected)
 
 
 def test_csr_spmm_counts_entries_in_64_bits(gpu, standin):
@@ -115,7 +136,9 @@ def test_csr_spmm_counts_entries_in_64_bits(gpu, standin):
 
             result = cupy.empty((1, 2), FLOAT32)
             parts = (matrix.indptr, matrix.indices, matrix.data, dense, result)
-            arguments = (np.int64(1), np.int32(2), np.int32(0), *parts)
+            # No column is folded, and no row copied.
+            whole = (np.int64(2), np.float32(1), np.int64(1), None, None)
+            arguments = (np.int64(1), np.int32(2), np.int32(0), *parts, *whole)
             run = cuda_launch.compiled("csr_spmm", "csr_spmm", FLOAT32, np.dtype("int64"))
             run((1, 1), (32, 8), arguments)
         else:
@@ -136,7 +159,7 @@ def test_wide_laplacian(kernel, standin):
     arguments = (np.int64(N), np.int32(M), np.int32(shape.passes), np.float32(0.5), *one_entry())
     run = kernel("wide_product", "wide_laplacian", FLOAT32, INT32, shape.defines)
     with only_block(standin, grid[0] - 1):
-        run(grid, (shape.lanes, shape.rows), (*arguments, direction, product, partial))
+        run(grid, (shape.lanes, shape.rows), (*arguments, direction, product, partial, None))
     np.testing.assert_array_equal(made[N - 1], 1 - 0.25 * np.arange(M))
     np.testing.assert_array_equal(made[N - 2], np.arange(M))
     dots = (1 - 0.25 * np.arange(M)) + np.arange(M) ** 2.0
@@ -152,13 +175,15 @@ def test_wide_spmm(kernel, standin, subtract):
     shape = kernels.wide_shape(M, 4)
     grid = shape.grid(N, M)
     sizes = (np.int64(N), np.int32(M), np.int32(shape.passes), np.int32(subtract))
+    copied = Copied()
     # Kept until the stream has run: this memory is not CuPy's, and goes back at once.
-    arguments = (*sizes, *one_entry(), dense, result)
+    arguments = (*sizes, *one_entry(), dense, result, *copied.arguments)
     run = kernel("wide_product", "wide_spmm", FLOAT32, INT32, shape.defines)
     with only_block(standin, grid[0] - 1):
         run(grid, (shape.lanes, shape.rows), arguments)
     expected = 0.5 * np.arange(M)
     np.testing.assert_array_equal(made[N - 1], 7 - expected if subtract else expected)
+    copied.check(expected)
 
 
 def test_column_dots(kernel, standin):
@@ -203,6 +228,51 @@ def test_cg_direction(kernel, standin):
     run = kernel("cg_direction", "cg_direction", FLOAT32, None, shape.defines)
     with only_block(standin, grid[0] - 1):
         run(grid, shape.block, (*sizes, residual, direction))
+    np.testing.assert_array_equal(p[N - 1], 1 + 3.0 * np.arange(M))
+
+
+def test_cg_residual(kernel, standin):
+    import cupy
+
+    from hybrid_gpu.backends import cuda_steps
+
+    (product, q), (residual, r) = (large((N, M), FLOAT32) for _ in range(2))
+    q[N - 1], r[N - 1] = 2, np.arange(M)
+    shape = kernels.tile_shape(M, 4)
+    grid = shape.grid(N, M)
+    groups = -(-grid[0] // cuda_steps._GROUP)
+    partial, sums = large((grid[0] + groups, M), FLOAT64)
+    # All others have ended: this block is the last of its group, and its group the last.
+    tickets = np.zeros((grid[1], groups + 1), INT32)
+    tickets[:, groups - 1] = (grid[0] - 1) % cuda_steps._GROUP
+    tickets[:, groups] = groups - 1
+    moving, fresh = cupy.ones(M, bool), cupy.zeros(M, bool)
+    state = (moving, fresh, *(cupy.ones(M) for _ in range(3)))
+    turn = (*(cupy.zeros(M) for _ in range(4)), cupy.zeros(M, bool))
+    sizes = (np.int64(N), np.int32(M), np.int32(shape.passes), cupy.full(M, 3.0))
+    places = (product, residual, partial, cupy.asarray(tickets), np.int32(0))
+    run = kernel("columns", "cg_residual", FLOAT32, None, shape.defines)
+    with only_block(standin, grid[0] - 1):
+        run(grid, shape.block, (*sizes, *places, *state, *turn))
+    np.testing.assert_array_equal(r[N - 1], np.arange(M) - 6.0)
+    np.testing.assert_array_equal(sums[grid[0] - 1], (np.arange(M) - 6.0) ** 2)
+    np.testing.assert_array_equal(sums[-1], (np.arange(M) - 6.0) ** 2)
+    np.testing.assert_array_equal(cupy.asnumpy(turn[1]), (np.arange(M) - 6.0) ** 2)
+
+
+def test_cg_solution(kernel, standin):
+    import cupy
+
+    pairs = [large((N, M), FLOAT32) for _ in range(3)]
+    (residual, r), (solution, x), (direction, p) = pairs
+    r[N - 1], x[N - 1], p[N - 1] = 1, 10, np.arange(M)
+    shape = kernels.tile_shape(M, 4)
+    grid = shape.grid(N, M)
+    sizes = (np.int64(N), np.int32(M), np.int32(shape.passes), cupy.full(M, 2.0), cupy.full(M, 3.0))
+    run = kernel("cg_direction", "cg_solution", FLOAT32, None, shape.defines)
+    with only_block(standin, grid[0] - 1):
+        run(grid, shape.block, (*sizes, residual, solution, direction))
+    np.testing.assert_array_equal(x[N - 1], 10 + 2.0 * np.arange(M))
     np.testing.assert_array_equal(p[N - 1], 1 + 3.0 * np.arange(M))
 
 

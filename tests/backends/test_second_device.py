@@ -10,6 +10,7 @@ from __future__ import annotations
 import inspect
 import json
 import os
+import pathlib
 import subprocess
 import sys
 import tempfile
@@ -21,6 +22,7 @@ import pytest
 from array_api_compat import is_cupy_array
 
 import hybrid_gpu as hg
+from hybrid_gpu.backends.step_records import Course, Standing
 
 NUMPY, SECOND = "numpy", "cupy:1"
 CASES = {}
@@ -274,6 +276,44 @@ def searches(backend):
 
 
 @case
+def explain(backend):
+    one, found = index(backend), []
+    near = hg.nearest_neighbors(VECTORS, QUERIES, k=5, backend=backend)
+    vector = hg.select_backend(backend).asarray(QUERIES[2])
+    asked = [(vector, {}), ({4: 1.0, 6: 0.5}, {}), (8, {"degree_correction": True})]
+    asked += [(near.ids[2, :], {"similarities": near.similarities[2, :]})]
+    for query, options in asked:
+        why = hg.explain(one, query, 2, paths=2, **options)
+        given = [hit.contribution for hit in why.hits]
+        found += [why.score, why.rank, given, [path.share for path in why.paths]]
+    return found
+
+
+@case
+def reranker(backend):
+    with tempfile.TemporaryDirectory() as folder:
+        index(backend).save(f"{folder}/index")
+        # The name of a device is taken as it is; "cupy" is for each process to choose one.
+        rank = hg.Reranker(f"{folder}/index", k=6, accuracy=1e-5, backend=backend)
+        near = lists(NUMPY)
+        parts = [rank(QUERIES), rank(near.ids[:7], near.similarities[:7])]
+        assert backend == NUMPY or str(rank.index.backend.device) == "<CUDA Device 1>"
+        return [part["scores"] for part in parts]
+
+
+@case
+def rerank_files(backend):
+    with tempfile.TemporaryDirectory() as folder:
+        index(backend).save(f"{folder}/index")
+        np.save(f"{folder}/queries.npy", QUERIES)
+        rank = hg.Reranker(f"{folder}/index", k=6, accuracy=1e-5, backend=backend)
+        report = hg.rerank_files(rank, f"{folder}/queries.npy", f"{folder}/answers")
+        (answer,) = pathlib.Path(folder, "answers").glob("*.npz")
+        with np.load(answer) as arrays:
+            return [arrays["scores"], len(report.of("done"))]
+
+
+@case
 def parts_of_an_index(backend):
     one = index(backend, "eigen").precompute(keep=5)
     seen = hg.observe([[1, 2]], [[0.9, 0.8]], 90, backend=backend)
@@ -330,6 +370,14 @@ def operations_of_the_backend(backend):
     found += [device.cg_direction(dense(), dense(1), step), device.column_dots(dense(), dense(1))]
     found += [device.spmm(adjacency, dense()), device.spmm(long_rows, dense())]
     found += [device.subtract_spmm(dense(), adjacency, dense(1))]
+    numbers = np.arange(5.0)
+    state = (numbers + 1, numbers + 1, 0 * numbers, numbers > 2)
+    standing = Standing(*map(device.asarray, state))
+    course = Course(dense(), dense(1), dense(), standing)
+    moves = device.cg_pace(made, standing, 0.01)
+    found += [device.cg_turn(step, standing, moves.moving, stop_early=True).ratio, moves.step]
+    after = device.cg_advance(course, made.values, moves, stop_early=True)
+    found += [after.solution, after.direction, after.standing.squared]
     found += [device.matmul(dense().T, dense(1)), wide.ids, device.top_k(dense().T, 3).ids]
     found += [device.place(ids, device.asarray(np.ones((2, 2))), 9)]
     edges = device.mutual_edges(ids[:, :1], device.asarray(np.ones((2, 1))))

@@ -88,9 +88,12 @@ def test_a_fitted_sample_is_not_its_own_neighbor(backend, samples):
     ids = estimator.kneighbors(return_distance=False)
     assert ids.shape == (N, 4)
     assert not np.any(ids == np.arange(N)[:, None])
-    expected = estimator.index_.search_items(np.arange(N), k=5)
-    for own, (row, ranked) in enumerate(zip(ids, expected.ids, strict=True)):
-        assert set(row) <= set(ranked) | {-1}, own
+    exact = estimator.index_.search_items(np.arange(N), k=N, rtol=1e-6)
+    for own, (row, ranked, scores) in enumerate(zip(ids, exact.ids, exact.scores, strict=True)):
+        others = dict(zip(ranked[ranked != own], scores[ranked != own], strict=True))
+        # To the accuracy of a ranking: near the last, two may have changed places.
+        last = sorted(others.values())[-4]
+        assert all(others[item] >= 0.98 * last for item in row if item >= 0), own
     assert estimator.kneighbors_graph().diagonal().sum() == 0
 
 

@@ -124,7 +124,7 @@ def device_number(devices: int) -> int:
 def own_threads() -> int | None:
     """Threads that this process may take, as its engine has it; None: all cores.
 
-    A Dask worker has its number of threads. Ray tells the cores of a task by ``OMP_NUM_THREADS``.
+    A Dask worker has its number of threads, a task or an actor of Ray its cores.
     ``HYBRID_GPU_THREADS`` comes before both.
     """
     if told_threads() is not None:
@@ -132,8 +132,7 @@ def own_threads() -> int | None:
     worker = _dask_worker()
     if worker is not None:
         return int(worker.state.nthreads)
-    told = os.environ.get("OMP_NUM_THREADS", "")
-    return max(1, int(told)) if _is_ray_worker() and told.isdecimal() else None
+    return _ray_cores()
 
 
 def _dask_worker() -> Any:
@@ -146,10 +145,15 @@ def _dask_worker() -> Any:
         return None
 
 
-def _is_ray_worker() -> bool:
+def _ray_cores() -> int | None:
+    """The cores of the Ray task that this process works for; None if there is none."""
     ray: Any = sys.modules.get("ray")
     worker = getattr(getattr(ray, "_private", None), "worker", None)
-    return worker is not None and worker.global_worker.mode == worker.WORKER_MODE
+    if worker is None or worker.global_worker.mode != worker.WORKER_MODE:
+        return None
+    # Not by OMP_NUM_THREADS: a process that goes on to another task keeps that of its first one.
+    cores = ray.get_runtime_context().get_assigned_resources().get("CPU")
+    return None if cores is None else max(1, int(cores))
 
 
 def _begin_anew() -> None:

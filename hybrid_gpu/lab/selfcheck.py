@@ -162,8 +162,8 @@ def _operations(dtype: str, n: int) -> Iterator[tuple[str, Callable[[Backend], l
 
     def advance(b: Backend) -> list[Any]:
         product = b.laplacian_step(csr(b), b.asarray(dense[64]), 0.99)
-        arrays = (b.asarray(dense[64].copy()) for _ in range(3))
-        course = Course(*arrays, standing(b))
+        solution, residual, direction = (b.asarray(dense[64].copy()) for _ in range(3))
+        course = Course(solution, residual, direction, standing(b))
         moves = b.cg_pace(product, course.standing, 0.01)
         after = b.cg_advance(course, product.values, moves, stop_early=True)
         told = _fields(after.standing, "squared", "length", "target", "fresh")

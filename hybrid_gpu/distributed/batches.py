@@ -17,7 +17,7 @@ import numpy as np
 
 from hybrid_gpu.backends.numpy_backend import host_copy
 from hybrid_gpu.backends.protocol import HostArray
-from hybrid_gpu.distributed.columns import IDS, KEYS, SCORES, ColumnOptions, check_free
+from hybrid_gpu.distributed.batch_columns import IDS, KEYS, SCORES, ColumnOptions, check_free
 from hybrid_gpu.errors import install_line
 from hybrid_gpu.validation import shown
 

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from hybrid_gpu.backends.protocol import HostArray
+from hybrid_gpu.distributed.batch_columns import DESCRIPTORS
 from hybrid_gpu.distributed.batches import arrow
-from hybrid_gpu.distributed.columns import DESCRIPTORS
 from hybrid_gpu.files.array_files import array_names, array_shapes, load_array
 from hybrid_gpu.files.recognition import read_start
 

@@ -12,6 +12,7 @@ import numpy as np
 from hybrid_gpu.choices import Accuracy, BackendName, MethodName, MetricName
 from hybrid_gpu.diffusion.filters import Filter
 from hybrid_gpu.diffusion.sparsity import PAPER_SPARSITY, Sparsity
+from hybrid_gpu.distributed.batch_columns import ColumnOptions
 from hybrid_gpu.distributed.batches import (
     Answers,
     answered_dict,
@@ -19,7 +20,6 @@ from hybrid_gpu.distributed.batches import (
     answered_table,
     kind_of,
 )
-from hybrid_gpu.distributed.columns import ColumnOptions
 from hybrid_gpu.distributed.process_index import WantedIndex, opened
 from hybrid_gpu.distributed.settings import SearchSettings
 from hybrid_gpu.errors import IndexFileError

@@ -59,9 +59,10 @@ class DiffusionNeighbors(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
         sparse graph does not store are no neighbors, stored zeros are neighbors at a distance of 0.
     kernel
         How distances of a precomputed graph become similarities. ``"gaussian"``:
-        ``exp(-(d / scale_)**2 / 2)``, for distances of any kind. For those of unit vectors, the
-        cosines that they stand for: ``"cosine-distance"`` (scikit-learn's ``"cosine"``), ``"l2"``
-        (its ``"euclidean"``) and ``"squared-l2"``.
+        ``exp(-(d / scale_)**2 / 2)``, for distances of any kind; those of a query are divided by
+        that of its nearest sample, so that queries far from all samples have neighbors too. For
+        distances of unit vectors, the cosines that they stand for: ``"cosine-distance"``
+        (scikit-learn's ``"cosine"``), ``"l2"`` (its ``"euclidean"``) and ``"squared-l2"``.
     graph_neighbors
         Neighbors of each sample in the graph that scores travel on; see ``neighbors`` of
         ``build_index``.
@@ -280,7 +281,8 @@ class DiffusionNeighbors(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
         lists = _nearest(samples, max(k, self.query_neighbors or self.n_samples_fit_), own=True)
         return self.index_.rerank(
             lists.ids,
-            lists.similarities(self.scale_),
+            # Only their ratios rank the samples.
+            lists.similarities(self.scale_, nearest_is_one=True),
             metric="cosine" if self.kernel == "gaussian" else self.kernel,  # type: ignore[arg-type]
             k=k,
             method=self.method,
@@ -322,11 +324,21 @@ class _DistanceLists:
         farthest = np.max(self.distances, axis=1)
         return float(np.median(farthest[farthest > 0])) if np.any(farthest > 0) else 1.0
 
-    def similarities(self, scale: float | None) -> NDArray[np.float64]:
-        """By the Gaussian of a scale; without one, the distances as they are."""
+    def similarities(
+        self, scale: float | None, *, nearest_is_one: bool = False
+    ) -> NDArray[np.float64]:
+        """By the Gaussian of a scale; without one, the distances as they are.
+
+        With ``nearest_is_one``, those of a row are divided by that of its nearest entry.
+        """
         if scale is None:
             return self.distances
-        return np.asarray(np.exp(-((self.distances / scale) ** 2) / 2))
+        far = self.distances / scale
+        # Rows are nearest first. Of a row far from everything, each Gaussian would underflow to 0.
+        least = far[:, :1] if nearest_is_one else 0.0
+        with np.errstate(over="ignore"):  # infinitely far: a similarity of 0
+            squares = np.maximum(far - least, 0) * (far + least)
+        return np.asarray(np.exp(-squares / 2))
 
 
 def _nearest(graph: Any, most: int, *, own: bool) -> _DistanceLists:

@@ -85,6 +85,36 @@ def readable(values: Any) -> Any:
     return values
 
 
+def as_array(values: Any) -> NDArray[Any]:
+    """A list as NumPy reads it; but large integers stay integers, of which NumPy makes floats."""
+    array = np.asarray(values)
+    plain = array.dtype.kind == "f" and array.size and not hasattr(values, "dtype")
+    if not plain or not _is_whole(values):
+        return array
+    objects = np.asarray(values, dtype=object)
+    return whole_numbers(objects.ravel().tolist()).reshape(objects.shape)
+
+
+def whole_numbers(flat: list[Any]) -> NDArray[Any]:
+    """Integers as int64, or uint64 where these do not hold them; beyond both, as they are."""
+    low, high = min(flat), max(flat)
+    if low >= -(2**63) and high < 2**63:
+        return np.array(flat, np.int64)
+    if low >= 0 and high < 2**64:
+        return np.array(flat, np.uint64)
+    return np.array(flat, dtype=object)
+
+
+def _is_whole(values: Any) -> bool:
+    """Whether lists in lists hold nothing but integers."""
+    return all(
+        _is_whole(one)
+        if isinstance(one, (list, tuple))
+        else isinstance(one, (int, np.integer)) and not isinstance(one, bool)
+        for one in values
+    )
+
+
 def odd_columns(table: Any) -> list[str]:
     """Names of the columns of a table that do not hold numbers; none for what has no columns."""
     dtypes = getattr(table, "dtypes", None)
@@ -123,7 +153,9 @@ def _readable_table(table: Any) -> NDArray[Any]:
     if array.dtype != object:
         return array
     if array.ndim == 2 and not odd_columns(table):
-        # Columns of numbers, some of which are missing: libraries have objects of their own there.
+        # Columns of numbers, some of them missing: libraries have objects of their own there.
+        if array.size and _is_whole(array.ravel().tolist()):
+            return whole_numbers(array.ravel().tolist()).reshape(array.shape)
         flat = [float(one) if hasattr(one, "__float__") else np.nan for one in array.flat]
         return np.array(flat).reshape(array.shape)
     rows = array.tolist() if array.ndim == 1 else []

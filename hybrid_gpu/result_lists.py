@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hybrid_gpu.backends.protocol import Array, Backend
-from hybrid_gpu.other_arrays import readable, words_of
+from hybrid_gpu.other_arrays import as_array, readable, whole_numbers, words_of
 from hybrid_gpu.validation import (
     METRICS,
     as_floats,
@@ -69,7 +69,7 @@ def batched(ids: Any, similarities: Any) -> tuple[Any, Any]:
 
 
 def _as_row(values: Any) -> Any:
-    return (np.asarray(values) if isinstance(values, (list, tuple)) else values)[None, :]
+    return (as_array(values) if isinstance(values, (list, tuple)) else values)[None, :]
 
 
 def _is_flat(values: Any) -> bool:
@@ -164,7 +164,7 @@ def _filled(rows: list[Any], values: list[Any]) -> tuple[NDArray[Any], NDArray[A
 
 def _joined(rows: list[Any]) -> NDArray[Any]:
     """All entries in a row: int64, uint64, floats, or objects as they are."""
-    parts = [np.asarray(_on_host(row)) for row in rows if len(row)]
+    parts = [as_array(_on_host(row)) for row in rows if len(row)]
     kinds = "".join(sorted({part.dtype.kind for part in parts}))
     if kinds in ("", "i"):
         return np.concatenate(parts or [np.empty(0, np.int64)]).astype(np.int64)
@@ -173,10 +173,7 @@ def _joined(rows: list[Any]) -> NDArray[Any]:
     # NumPy would make strings of the integers among them, and floats of large integers.
     flat = [one for row in rows for one in (row.tolist() if hasattr(row, "tolist") else row)]
     if all(isinstance(one, (int, np.integer)) and not isinstance(one, bool) for one in flat):
-        if min(flat) >= -(2**63) and max(flat) < 2**63:
-            return np.array(flat, np.int64)
-        if min(flat) >= 0 and max(flat) < 2**64:
-            return np.array(flat, np.uint64)
+        return whole_numbers(flat)
     array = np.empty(len(flat), dtype=object)
     array[:] = flat
     return array

@@ -14,9 +14,11 @@ from numpy.typing import NDArray
 
 from hybrid_gpu.backends.numpy_backend import host_copy
 from hybrid_gpu.backends.protocol import HostArray
+from hybrid_gpu.other_arrays import as_array, readable
 from hybrid_gpu.validation import check_count, is_bool, refuse_masked, shown
 
 _TAKEN = "a sparse matrix, a graph of networkx or igraph, or an edge list of shape (e, 2)"
+_NO_LISTS = (str, bytes, dict, set, frozenset)
 _WEIGHTLESS = "weights=None for edges that all weigh 1"
 
 
@@ -107,16 +109,16 @@ def edges_of_pairs(pairs: Any, weights: Any, n: int | None) -> EdgeList:
             f"an edge list must hold integers, the ids of the items; got dtype {ends.dtype}. "
             "Names go with keys=, the names of all items: keys=np.unique(edges)."
         )
-    ends = ends.astype(np.int64)
     low, high = (int(ends.min()), int(ends.max())) if ends.size else (0, -1)
-    count = high + 1 if n is None else check_count(n, "n")
+    count = min(high + 1, 2**63 - 1) if n is None else check_count(n, "n")
     if count < 1:
         raise ValueError("an edge list without edges does not tell how many items there are: n=.")
     if low < 0 or high >= count:
         raise ValueError(
             f"an edge list must hold ids from 0 to {count - 1}; got {low} to {high}. Pass n= for "
-            "more items than the edges name."
+            "more items than the edges name, or keys= for names of your own."
         )
+    ends = ends.astype(np.int64)
     loops = int(np.count_nonzero(ends[:, 0] == ends[:, 1]))
     if loops:
         # One library counts them once, another one twice: nobody can tell what is meant.
@@ -130,12 +132,15 @@ def edges_of_pairs(pairs: Any, weights: Any, n: int | None) -> EdgeList:
 
 def pair_array(pairs: Any) -> HostArray:
     """Pairs of anything as an array (e, 2)."""
-    if isinstance(pairs, (str, bytes, dict, set, frozenset)) or not isinstance(pairs, Iterable):
+    # Of a table, whose iterator would give columns, the rows.
+    table = hasattr(pairs, "__array__") or type(pairs).__name__ == "LazyFrame"
+    listed = isinstance(pairs, Iterable) and not isinstance(pairs, _NO_LISTS)
+    if not table and not listed:
         raise TypeError(f"a graph must be {_TAKEN}; got {shown(pairs)}.")
     refuse_masked(pairs, "an edge list", "-1")
-    plain = not hasattr(pairs, "dtype") and not hasattr(pairs, "__dlpack__")
+    plain = not table and not hasattr(pairs, "dtype") and not hasattr(pairs, "__dlpack__")
     try:
-        array = np.asarray(list(pairs) if plain else host_copy(pairs))
+        array = as_array(list(pairs)) if plain else np.asarray(host_copy(readable(pairs)))
     except ValueError:  # rows of different lengths
         raise ValueError(
             "an edge list must have shape (e, 2); got rows of another length."

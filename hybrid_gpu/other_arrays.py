@@ -54,6 +54,14 @@ _POLARS = Words(
     units=NUMPY.units,
     numbers_only="{0}.select(polars.selectors.numeric())",
 )
+_ARROW = Words(
+    floats=_LISTS.floats,
+    integers=_LISTS.integers,
+    not_finite=NUMPY.not_finite,
+    units=NUMPY.units,
+    numbers_only="{0}.drop_columns(names)",
+)
+_NUMBERS_OF_ARROW = ("int", "uint", "halffloat", "float", "double", "decimal")
 
 
 def words_of(values: Any) -> Words:
@@ -62,7 +70,7 @@ def words_of(values: Any) -> Words:
         return _TORCH
     if isinstance(values, (list, tuple)):
         return _LISTS
-    return _POLARS if type(values).__module__.split(".")[0] == "polars" else NUMPY
+    return {"polars": _POLARS, "pyarrow": _ARROW}.get(_library(values), NUMPY)
 
 
 def readable(values: Any) -> Any:
@@ -76,7 +84,8 @@ def readable(values: Any) -> Any:
         return _readable_tensor(values)
     if isinstance(values, np.ndarray) or array_api_compat.is_array_api_obj(values):
         return _widened(values)
-    if isinstance(values, list) and values and array_api_compat.is_torch_array(values[0]):
+    listed = isinstance(values, (list, tuple)) and len(values) > 0
+    if listed and array_api_compat.is_torch_array(values[0]):
         return [readable(one) for one in values]
     if type(values).__name__ == "LazyFrame":
         raise TypeError("got a lazy table, which holds no values yet. Pass table.collect().")
@@ -117,8 +126,13 @@ def _is_whole(values: Any) -> bool:
 
 def odd_columns(table: Any) -> list[str]:
     """Names of the columns of a table that do not hold numbers; none for what has no columns."""
-    dtypes = getattr(table, "dtypes", None)
-    columns = getattr(table, "columns", None)
+    if not hasattr(table, "__array__"):  # a lazy table would look for its columns now
+        return []
+    if _library(table) == "pyarrow":
+        schema = getattr(table, "schema", None)
+        columns, dtypes = getattr(schema, "names", None), getattr(schema, "types", None)
+    else:
+        columns, dtypes = getattr(table, "columns", None), getattr(table, "dtypes", None)
     if dtypes is None or columns is None:
         return []
     return [str(name) for name, kind in zip(columns, dtypes, strict=True) if not _is_number(kind)]
@@ -127,7 +141,14 @@ def odd_columns(table: Any) -> list[str]:
 def _is_number(dtype: Any) -> bool:
     if hasattr(dtype, "is_numeric"):
         return bool(dtype.is_numeric())
+    if _library(dtype) == "pyarrow":
+        return str(dtype).startswith(_NUMBERS_OF_ARROW)
     return getattr(dtype, "kind", "O") in "fiu"
+
+
+def _library(one: Any) -> str:
+    """The package that an object is from."""
+    return type(one).__module__.split(".")[0]
 
 
 def _readable_tensor(tensor: Any) -> Any:

@@ -19,6 +19,8 @@ from hybrid_gpu.validation import check_count, is_bool, refuse_masked, shown
 
 _TAKEN = "a sparse matrix, a graph of networkx or igraph, or an edge list of shape (e, 2)"
 _NO_LISTS = (str, bytes, dict, set, frozenset)
+# The attribute that is looked for where nobody names one, and what stands for none.
+_DEFAULT, _NONE = "weight", object()
 _WEIGHTLESS = "weights=None for edges that all weigh 1"
 
 
@@ -69,9 +71,15 @@ def edges_of_networkx(graph: Any, weights: Any) -> EdgeList:
         )
     names = list(graph.nodes)
     numbers = {name: number for number, name in enumerate(names)}
-    edges = list(graph.edges(data=weights, default=1) if weights else graph.edges())
+    plain = weights is None
+    edges = list(graph.edges() if plain else graph.edges(data=weights, default=_NONE))
+    if edges and weights not in (None, _DEFAULT) and all(edge[2] is _NONE for edge in edges):
+        raise ValueError(
+            f"weights must name an attribute of the edges; no edge has {weights!r}. Pass "
+            f"{_WEIGHTLESS}."
+        )
     ends = np.array([(numbers[edge[0]], numbers[edge[1]]) for edge in edges], np.int64)
-    values = [edge[2] for edge in edges] if weights else np.ones(len(edges))
+    values = [1 if plain or edge[2] is _NONE else edge[2] for edge in edges]
     return EdgeList(
         ends.reshape(-1, 2), _checked_weights(values, len(edges)), len(names), _keyable(names)
     )
@@ -84,7 +92,7 @@ def edges_of_igraph(graph: Any, weights: Any) -> EdgeList:
     ends = np.array(graph.get_edgelist(), np.int64).reshape(-1, 2)
     if isinstance(weights, str):
         known = weights in graph.es.attributes()
-        if not known and weights != "weight":
+        if not known and weights != _DEFAULT:
             raise ValueError(
                 f"weights must name an attribute of the edges, which have "
                 f"{graph.es.attributes()}; got {weights!r}. Pass {_WEIGHTLESS}."
@@ -126,6 +134,11 @@ def edges_of_pairs(pairs: Any, weights: Any, n: int | None) -> EdgeList:
             f"an edge list must not hold self-loops; got {loops}. Take them out with "
             "edges[edges[:, 0] != edges[:, 1]]; those of a networkx or igraph graph count as there."
         )
+    if isinstance(weights, str) and weights != _DEFAULT:
+        raise ValueError(
+            f"weights of an edge list must be numbers, one for each edge: it has no attribute "
+            f"{weights!r}. Pass weights=[...], or {_WEIGHTLESS}."
+        )
     given = np.ones(len(ends)) if weights is None or isinstance(weights, str) else weights
     return EdgeList(ends, _checked_weights(given, len(ends)), count)
 
@@ -148,13 +161,23 @@ def pair_array(pairs: Any) -> HostArray:
     if array.size == 0:
         return np.empty((0, 2), np.int64)
     if array.ndim != 2 or array.shape[1] != 2:
-        hint = ""
-        if array.ndim == 2 and array.shape[0] == array.shape[1]:
-            hint = " A matrix goes in as scipy.sparse.csr_array(matrix)."
-        elif array.ndim == 2 and array.shape[1] == 3:
-            hint = " Weights go apart: edges[:, :2], weights=edges[:, 2]."
-        raise ValueError(f"an edge list must have shape (e, 2); got {array.shape}.{hint}")
+        raise ValueError(
+            f"an edge list must have shape (e, 2); got {array.shape}.{_shape_hint(array)}"
+        )
     return array
+
+
+def _shape_hint(array: HostArray) -> str:
+    """What may be meant by an array of another shape than (e, 2)."""
+    if array.ndim != 2:
+        return ""
+    rows, columns = array.shape
+    if rows == columns:
+        return " A matrix goes in as scipy.sparse.csr_array(matrix)."
+    hint = " Weights go apart: edges[:, :2], weights=edges[:, 2]." if columns == 3 else ""
+    if rows == 2 and array.dtype.kind in "iu":
+        hint += " Edges in columns, as in an edge_index of PyG, go in as edges.T."
+    return hint
 
 
 def added_up(edges: EdgeList) -> tuple[HostArray, HostArray, HostArray]:
@@ -173,7 +196,8 @@ def added_up(edges: EdgeList) -> tuple[HostArray, HostArray, HostArray]:
 
 def refuse_weights(weights: Any, n: int | None) -> None:
     """Refuse weights and a number of items beside a matrix, which has both."""
-    if n is not None or not (weights is None or isinstance(weights, str)):
+    named = isinstance(weights, str)
+    if n is not None or not (weights == _DEFAULT if named else weights is None):
         raise ValueError("weights and n go with an edge list: a matrix has both of them already.")
 
 

@@ -50,9 +50,10 @@ class DiffusionNeighbors(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
     n_neighbors
         Neighbors that ``kneighbors`` returns, and ``transform`` keeps.
     mode
-        What ``transform`` stores: ``"distance"``, of ``n_neighbors + 1`` samples, because a fitted
-        sample is its own neighbor (as KNeighborsTransformer does); ``"connectivity"``, ones; or
-        ``"score"``, the scores of diffusion, which are affinities.
+        What ``transform`` stores: ``"distance"``, of ``n_neighbors + 1`` samples, because nearly
+        every fitted sample is among its own neighbors (as KNeighborsTransformer does; diffusion
+        may rank others before it); ``"connectivity"``, ones; or ``"score"``, the scores of
+        diffusion, which are affinities.
     metric
         ``"cosine"``: samples are vectors, scaled to unit length. ``"precomputed"``: they are rows
         of a graph of distances, sparse as KNeighborsTransformer makes it, or dense. Entries that a
@@ -139,6 +140,7 @@ class DiffusionNeighbors(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
         check_count(self.n_neighbors, "n_neighbors")
         check_choice(self.mode, "mode", MODES)
         check_choice(self.kernel, "kernel", KERNELS)
+        _check_graph_neighbors(self.graph_neighbors)
         precomputed = check_choice(self.metric, "metric", METRICS) == "precomputed"
         samples = self._validated(X, reset=True)
         index, scale = self._index_of_graph(samples) if precomputed else self._index_of(samples)
@@ -209,7 +211,7 @@ class DiffusionNeighbors(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
         X : array or data frame of shape (m, d), or a graph (m, n)
         """
         check_is_fitted(self)
-        # A fitted sample is its own neighbor, whom consumers of distances leave out.
+        # Most fitted samples are their own neighbors, whom consumers of distances leave out.
         count = self.n_neighbors + (self.mode == "distance")
         return self.kneighbors_graph(X, min(count, self.n_samples_fit_), self.mode)
 
@@ -341,12 +343,18 @@ class _DistanceLists:
         return np.asarray(np.exp(-squares / 2))
 
 
+def _check_graph_neighbors(count: Any) -> None:
+    if not isinstance(count, str):
+        check_count(count, "graph_neighbors")
+    elif count != "auto":
+        raise ValueError(f"graph_neighbors must be a number or 'auto'; got {count!r}.")
+
+
 def _nearest(graph: Any, most: int, *, own: bool) -> _DistanceLists:
     """The nearest entries of each row of a graph (m, n), no more than ``most``.
 
     Without ``own``, a sample is none of its neighbors.
     """
-    check_count(most, "graph_neighbors")
     values = graph.data if issparse(graph) else graph
     if np.min(values, initial=0) < 0:
         raise ValueError(

@@ -158,6 +158,14 @@ def test_parameters_are_refused_by_name_and_nothing_is_fitted(samples, options, 
     assert not hasattr(estimator, "index_")
 
 
+@pytest.mark.parametrize("metric", ["cosine", "precomputed"])
+@pytest.mark.parametrize("count", ["many", None, 0, -3, 2.5])
+def test_a_number_of_graph_neighbors_that_is_none_is_refused(samples, metric, count):
+    given = samples[0] if metric == "cosine" else kneighbors_graph(samples[0], 5, mode="distance")
+    with pytest.raises((TypeError, ValueError), match=r"^graph_neighbors must be"):
+        on("numpy", metric=metric, graph_neighbors=count).fit(given)
+
+
 # Graphs of distances ------------------------------------------------------------------------------
 
 KERNELS = {"cosine-distance": "cosine", "l2": "euclidean", "squared-l2": "sqeuclidean"}
@@ -363,6 +371,14 @@ def test_the_gaussian_of_a_query_is_divided_by_that_of_its_nearest_sample(backen
     expected = estimator.index_.rerank(ids, ratios, k=5, query_neighbors=5)
     found = estimator.transform(graph.transform(queries))
     np.testing.assert_allclose(found.data.reshape(M, 5), expected.scores, rtol=1e-6)
+
+
+def test_the_scale_is_that_of_samples_with_neighbors(backend):
+    # Three twins at no distance say nothing of how far neighbors are; the other pair is 2 apart.
+    twins = ([0, 1, 2, 3, 4], [1, 0, 1, 4, 3])
+    graph = sparse.csr_matrix(([0.0, 0, 0, 2, 2], twins), shape=(5, 5))
+    assert on(backend, metric="precomputed").fit(graph).scale_ == 2
+    assert on(backend, metric="precomputed").fit(graph * 0).scale_ == 1
 
 
 # In the company of others -------------------------------------------------------------------------

@@ -277,9 +277,9 @@ def build_index_from_graph(
         walk of igraph takes them twice, one of networkx once. Weights are raised to no power, and
         normalized here.
     weights
-        The edges' weights: the attribute that holds them, where edges have it, 1 elsewhere (one
-        that no edge has is refused, but for the default); or
-        numbers (e,), for an edge list or igraph. None: all are 1.
+        The edges' weights: the attribute that holds them, where edges have it, 1 elsewhere; or
+        numbers (e,), for an edge list or igraph. None: all are 1. A name that no edge has is
+        refused, unless it is the default.
     n
         Number of items of an edge list; one more than the largest id if None.
     keys

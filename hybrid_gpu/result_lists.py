@@ -164,7 +164,8 @@ def _filled(rows: list[Any], values: list[Any]) -> tuple[NDArray[Any], NDArray[A
 
 def _joined(rows: list[Any]) -> NDArray[Any]:
     """All entries in a row: int64, uint64, floats, or objects as they are."""
-    parts = [as_array(_on_host(row)) for row in rows if len(row)]
+    rows = [_on_host(row) for row in rows if len(row)]
+    parts = [as_array(row) for row in rows]
     kinds = "".join(sorted({part.dtype.kind for part in parts}))
     if kinds in ("", "i"):
         return np.concatenate(parts or [np.empty(0, np.int64)]).astype(np.int64)
@@ -182,9 +183,21 @@ def _joined(rows: list[Any]) -> NDArray[Any]:
 def _on_host(row: Any) -> Any:
     """A list as NumPy reads it; the lists of a device are copied one by one."""
     if array_api_compat.is_cupy_array(row):
-        return row.get()
+        row = row.get()
     row = readable(row)
-    return row.cpu() if array_api_compat.is_torch_array(row) else row
+    row = row.cpu() if array_api_compat.is_torch_array(row) else row
+    return with_gaps(np.asarray(row)) if hasattr(row, "dtype") else row
+
+
+def with_gaps(ids: NDArray[Any]) -> NDArray[Any]:
+    """Ids of 32 bits as int64, -1 where these say 'nothing found'; others as they are.
+
+    The largest number of 32 bits says so. Of more bits, it would be a number like any other.
+    """
+    if ids.dtype != np.uint32:
+        return ids
+    wide = ids.astype(np.int64)
+    return np.where(wide == 2**32 - 1, -1, wide)
 
 
 def is_filler(values: Array, found: Array, xp: Any) -> Array:

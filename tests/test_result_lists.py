@@ -308,6 +308,18 @@ def test_the_largest_unsigned_number_is_nothing_found(index, lists, kind):
     np.testing.assert_array_equal(index.rerank(ids, lists[1], k=8).ids, expected.ids)
     with pytest.raises(ValueError, match=r"below 2\*\*63|must lie in"):
         index.search_items(ids[0])
+    # In lists of different lengths, beside signed ones, and among keys, too.
+    ragged, cosines = [ids[0, :4], ids[1], ids[2, :2]], [lists[1][0, :4], lists[1][1]]
+    cosines.append(lists[1][2, :2])
+    np.testing.assert_array_equal(index.rerank(ragged, cosines, k=8).ids, expected.ids)
+    beside = [ragged[0], lists[0][1], ragged[2]]
+    if kind == "uint32":
+        np.testing.assert_array_equal(index.rerank(beside, cosines, k=8).ids, expected.ids)
+    keyed = named(index, np.arange(100, 100 + ITEMS))
+    keys = np.where(ids == np.iinfo(kind).max, ids, ids + np.array(100, kind))
+    np.testing.assert_array_equal(keyed.rerank(keys, lists[1], k=8).ids, expected.ids)
+    rows = [keys[0, :4], keys[1], keys[2, :2]]
+    np.testing.assert_array_equal(keyed.rerank(rows, cosines, k=8).ids, expected.ids)
 
 
 def test_inner_products_of_unit_vectors_are_cosines(index, lists):

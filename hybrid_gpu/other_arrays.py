@@ -54,6 +54,14 @@ _POLARS = Words(
     units=NUMPY.units,
     numbers_only="{0}.select(polars.selectors.numeric())",
 )
+_ARROW = Words(
+    floats=_LISTS.floats,
+    integers=_LISTS.integers,
+    not_finite=NUMPY.not_finite,
+    units=NUMPY.units,
+    numbers_only="{0}.drop_columns(names)",
+)
+_NUMBERS_OF_ARROW = ("int", "uint", "halffloat", "float", "double", "decimal")
 
 
 def words_of(values: Any) -> Words:
@@ -62,7 +70,7 @@ def words_of(values: Any) -> Words:
         return _TORCH
     if isinstance(values, (list, tuple)):
         return _LISTS
-    return _POLARS if type(values).__module__.split(".")[0] == "polars" else NUMPY
+    return {"polars": _POLARS, "pyarrow": _ARROW}.get(_library(values), NUMPY)
 
 
 def readable(values: Any) -> Any:
@@ -76,7 +84,8 @@ def readable(values: Any) -> Any:
         return _readable_tensor(values)
     if isinstance(values, np.ndarray) or array_api_compat.is_array_api_obj(values):
         return _widened(values)
-    if isinstance(values, list) and values and array_api_compat.is_torch_array(values[0]):
+    listed = isinstance(values, (list, tuple)) and len(values) > 0
+    if listed and array_api_compat.is_torch_array(values[0]):
         return [readable(one) for one in values]
     if type(values).__name__ == "LazyFrame":
         raise TypeError("got a lazy table, which holds no values yet. Pass table.collect().")
@@ -85,10 +94,45 @@ def readable(values: Any) -> Any:
     return values
 
 
+def as_array(values: Any) -> NDArray[Any]:
+    """A list as NumPy reads it; but large integers stay integers, of which NumPy makes floats."""
+    array = np.asarray(values)
+    plain = array.dtype.kind == "f" and array.size and not hasattr(values, "dtype")
+    if not plain or not _is_whole(values):
+        return array
+    objects = np.asarray(values, dtype=object)
+    return whole_numbers(objects.ravel().tolist()).reshape(objects.shape)
+
+
+def whole_numbers(flat: list[Any]) -> NDArray[Any]:
+    """Integers as int64, or uint64 where these do not hold them; beyond both, as they are."""
+    low, high = min(flat), max(flat)
+    if low >= -(2**63) and high < 2**63:
+        return np.array(flat, np.int64)
+    if low >= 0 and high < 2**64:
+        return np.array(flat, np.uint64)
+    return np.array(flat, dtype=object)
+
+
+def _is_whole(values: Any) -> bool:
+    """Whether lists in lists hold nothing but integers."""
+    return all(
+        _is_whole(one)
+        if isinstance(one, (list, tuple))
+        else isinstance(one, (int, np.integer)) and not isinstance(one, bool)
+        for one in values
+    )
+
+
 def odd_columns(table: Any) -> list[str]:
     """Names of the columns of a table that do not hold numbers; none for what has no columns."""
-    dtypes = getattr(table, "dtypes", None)
-    columns = getattr(table, "columns", None)
+    if not hasattr(table, "__array__"):  # a lazy table would look for its columns now
+        return []
+    if _library(table) == "pyarrow":
+        schema = getattr(table, "schema", None)
+        columns, dtypes = getattr(schema, "names", None), getattr(schema, "types", None)
+    else:
+        columns, dtypes = getattr(table, "columns", None), getattr(table, "dtypes", None)
     if dtypes is None or columns is None:
         return []
     return [str(name) for name, kind in zip(columns, dtypes, strict=True) if not _is_number(kind)]
@@ -97,7 +141,14 @@ def odd_columns(table: Any) -> list[str]:
 def _is_number(dtype: Any) -> bool:
     if hasattr(dtype, "is_numeric"):
         return bool(dtype.is_numeric())
+    if _library(dtype) == "pyarrow":
+        return str(dtype).startswith(_NUMBERS_OF_ARROW)
     return getattr(dtype, "kind", "O") in "fiu"
+
+
+def _library(one: Any) -> str:
+    """The package that an object is from."""
+    return type(one).__module__.split(".")[0]
 
 
 def _readable_tensor(tensor: Any) -> Any:
@@ -123,7 +174,9 @@ def _readable_table(table: Any) -> NDArray[Any]:
     if array.dtype != object:
         return array
     if array.ndim == 2 and not odd_columns(table):
-        # Columns of numbers, some of which are missing: libraries have objects of their own there.
+        # Columns of numbers, some of them missing: libraries have objects of their own there.
+        if array.size and _is_whole(array.ravel().tolist()):
+            return whole_numbers(array.ravel().tolist()).reshape(array.shape)
         flat = [float(one) if hasattr(one, "__float__") else np.nan for one in array.flat]
         return np.array(flat).reshape(array.shape)
     rows = array.tolist() if array.ndim == 1 else []

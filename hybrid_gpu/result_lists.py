@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hybrid_gpu.backends.protocol import Array, Backend
-from hybrid_gpu.other_arrays import readable, words_of
+from hybrid_gpu.other_arrays import as_array, readable, whole_numbers, words_of
 from hybrid_gpu.validation import (
     METRICS,
     as_floats,
@@ -69,7 +69,7 @@ def batched(ids: Any, similarities: Any) -> tuple[Any, Any]:
 
 
 def _as_row(values: Any) -> Any:
-    return (np.asarray(values) if isinstance(values, (list, tuple)) else values)[None, :]
+    return (as_array(values) if isinstance(values, (list, tuple)) else values)[None, :]
 
 
 def _is_flat(values: Any) -> bool:
@@ -164,7 +164,8 @@ def _filled(rows: list[Any], values: list[Any]) -> tuple[NDArray[Any], NDArray[A
 
 def _joined(rows: list[Any]) -> NDArray[Any]:
     """All entries in a row: int64, uint64, floats, or objects as they are."""
-    parts = [np.asarray(_on_host(row)) for row in rows if len(row)]
+    rows = [_on_host(row) for row in rows if len(row)]
+    parts = [as_array(row) for row in rows]
     kinds = "".join(sorted({part.dtype.kind for part in parts}))
     if kinds in ("", "i"):
         return np.concatenate(parts or [np.empty(0, np.int64)]).astype(np.int64)
@@ -173,10 +174,7 @@ def _joined(rows: list[Any]) -> NDArray[Any]:
     # NumPy would make strings of the integers among them, and floats of large integers.
     flat = [one for row in rows for one in (row.tolist() if hasattr(row, "tolist") else row)]
     if all(isinstance(one, (int, np.integer)) and not isinstance(one, bool) for one in flat):
-        if min(flat) >= -(2**63) and max(flat) < 2**63:
-            return np.array(flat, np.int64)
-        if min(flat) >= 0 and max(flat) < 2**64:
-            return np.array(flat, np.uint64)
+        return whole_numbers(flat)
     array = np.empty(len(flat), dtype=object)
     array[:] = flat
     return array
@@ -185,9 +183,21 @@ def _joined(rows: list[Any]) -> NDArray[Any]:
 def _on_host(row: Any) -> Any:
     """A list as NumPy reads it; the lists of a device are copied one by one."""
     if array_api_compat.is_cupy_array(row):
-        return row.get()
+        row = row.get()
     row = readable(row)
-    return row.cpu() if array_api_compat.is_torch_array(row) else row
+    row = row.cpu() if array_api_compat.is_torch_array(row) else row
+    return with_gaps(np.asarray(row)) if hasattr(row, "dtype") else row
+
+
+def with_gaps(ids: NDArray[Any]) -> NDArray[Any]:
+    """Ids of 32 bits as int64, -1 where these say 'nothing found'; others as they are.
+
+    The largest number of 32 bits says so. Of more bits, it would be a number like any other.
+    """
+    if ids.dtype != np.uint32:
+        return ids
+    wide = ids.astype(np.int64)
+    return np.where(wide == 2**32 - 1, -1, wide)
 
 
 def is_filler(values: Array, found: Array, xp: Any) -> Array:

@@ -50,18 +50,20 @@ class DiffusionNeighbors(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
     n_neighbors
         Neighbors that ``kneighbors`` returns, and ``transform`` keeps.
     mode
-        What ``transform`` stores: ``"distance"``, of ``n_neighbors + 1`` samples, because a fitted
-        sample is its own neighbor (as KNeighborsTransformer does); ``"connectivity"``, ones; or
-        ``"score"``, the scores of diffusion, which are affinities.
+        What ``transform`` stores: ``"distance"``, of ``n_neighbors + 1`` samples, because nearly
+        every fitted sample is among its own neighbors (as KNeighborsTransformer does; diffusion
+        may rank others before it); ``"connectivity"``, ones; or ``"score"``, the scores of
+        diffusion, which are affinities.
     metric
         ``"cosine"``: samples are vectors, scaled to unit length. ``"precomputed"``: they are rows
         of a graph of distances, sparse as KNeighborsTransformer makes it, or dense. Entries that a
         sparse graph does not store are no neighbors, stored zeros are neighbors at a distance of 0.
     kernel
         How distances of a precomputed graph become similarities. ``"gaussian"``:
-        ``exp(-(d / scale_)**2 / 2)``, for distances of any kind. For those of unit vectors, the
-        cosines that they stand for: ``"cosine-distance"`` (scikit-learn's ``"cosine"``), ``"l2"``
-        (its ``"euclidean"``) and ``"squared-l2"``.
+        ``exp(-(d / scale_)**2 / 2)``, for distances of any kind; those of a query are divided by
+        that of its nearest sample, so that queries far from all samples have neighbors too. For
+        distances of unit vectors, the cosines that they stand for: ``"cosine-distance"``
+        (scikit-learn's ``"cosine"``), ``"l2"`` (its ``"euclidean"``) and ``"squared-l2"``.
     graph_neighbors
         Neighbors of each sample in the graph that scores travel on; see ``neighbors`` of
         ``build_index``.
@@ -138,6 +140,7 @@ class DiffusionNeighbors(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
         check_count(self.n_neighbors, "n_neighbors")
         check_choice(self.mode, "mode", MODES)
         check_choice(self.kernel, "kernel", KERNELS)
+        _check_graph_neighbors(self.graph_neighbors)
         precomputed = check_choice(self.metric, "metric", METRICS) == "precomputed"
         samples = self._validated(X, reset=True)
         index, scale = self._index_of_graph(samples) if precomputed else self._index_of(samples)
@@ -208,7 +211,7 @@ class DiffusionNeighbors(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
         X : array or data frame of shape (m, d), or a graph (m, n)
         """
         check_is_fitted(self)
-        # A fitted sample is its own neighbor, whom consumers of distances leave out.
+        # Most fitted samples are their own neighbors, whom consumers of distances leave out.
         count = self.n_neighbors + (self.mode == "distance")
         return self.kneighbors_graph(X, min(count, self.n_samples_fit_), self.mode)
 
@@ -280,7 +283,8 @@ class DiffusionNeighbors(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
         lists = _nearest(samples, max(k, self.query_neighbors or self.n_samples_fit_), own=True)
         return self.index_.rerank(
             lists.ids,
-            lists.similarities(self.scale_),
+            # Only their ratios rank the samples.
+            lists.similarities(self.scale_, nearest_is_one=True),
             metric="cosine" if self.kernel == "gaussian" else self.kernel,  # type: ignore[arg-type]
             k=k,
             method=self.method,
@@ -322,11 +326,28 @@ class _DistanceLists:
         farthest = np.max(self.distances, axis=1)
         return float(np.median(farthest[farthest > 0])) if np.any(farthest > 0) else 1.0
 
-    def similarities(self, scale: float | None) -> NDArray[np.float64]:
-        """By the Gaussian of a scale; without one, the distances as they are."""
+    def similarities(
+        self, scale: float | None, *, nearest_is_one: bool = False
+    ) -> NDArray[np.float64]:
+        """By the Gaussian of a scale; without one, the distances as they are.
+
+        With ``nearest_is_one``, those of a row are divided by that of its nearest entry.
+        """
         if scale is None:
             return self.distances
-        return np.asarray(np.exp(-((self.distances / scale) ** 2) / 2))
+        far = self.distances / scale
+        # Rows are nearest first. Of a row far from everything, each Gaussian would underflow to 0.
+        least = far[:, :1] if nearest_is_one else 0.0
+        with np.errstate(over="ignore"):  # infinitely far: a similarity of 0
+            squares = np.maximum(far - least, 0) * (far + least)
+        return np.asarray(np.exp(-squares / 2))
+
+
+def _check_graph_neighbors(count: Any) -> None:
+    if not isinstance(count, str):
+        check_count(count, "graph_neighbors")
+    elif count != "auto":
+        raise ValueError(f"graph_neighbors must be a number or 'auto'; got {count!r}.")
 
 
 def _nearest(graph: Any, most: int, *, own: bool) -> _DistanceLists:
@@ -334,7 +355,6 @@ def _nearest(graph: Any, most: int, *, own: bool) -> _DistanceLists:
 
     Without ``own``, a sample is none of its neighbors.
     """
-    check_count(most, "graph_neighbors")
     values = graph.data if issparse(graph) else graph
     if np.min(values, initial=0) < 0:
         raise ValueError(

@@ -202,16 +202,18 @@ def as_floats(values: Any, what: str, *, dtype: str, backend: Backend) -> Array:
 
 def _floats(values: Any, what: str, backend: Backend) -> Any:
     """An array of floats, as it is."""
-    array, words = _as_array(values, what, backend), words_of(values)
-    name = dtype_name(array.dtype)
-    if name in ("float16", "float32", "float64"):
-        return array
+    words = words_of(values)
+    # Before they are read: of dates and truth values beside numbers, libraries make numbers.
     odd = odd_columns(values)
     if odd:
         raise TypeError(
             f"{what} must have numbers in every column; {', '.join(odd[:3])} does not. Leave out "
             f"what does not with {words.numbers_only.format(what)}."
         )
+    array = _as_array(values, what, backend)
+    name = dtype_name(array.dtype)
+    if name in ("float16", "float32", "float64"):
+        return array
     raise TypeError(
         f"{what} must be floating point; got dtype {name}. Cast them with "
         f"{words.floats.format(what)}."

@@ -1,6 +1,7 @@
 """Tensors of torch and tables of pandas and polars: taken as they are, refused in their words."""
 
 import sys
+from datetime import date, datetime
 from types import SimpleNamespace
 
 import numpy as np
@@ -66,6 +67,7 @@ def test_tensors_are_taken_as_they_are(torch, backend, vectors, index, kind):
     expected = index.search(vectors[:M], k=5)
     assert_same(index.search(tensor[:M], k=5), expected)
     assert_same(index.search(list(tensor[:M]), k=5), expected)
+    assert_same(index.search(tuple(tensor[:M]), k=5), expected)
     built = hg.build_index(tensor, neighbors=5, backend=backend)
     assert_same(built.search(vectors[:M], k=5), expected)
     lists = hg.nearest_neighbors(tensor, tensor[:M], k=5, backend="numpy")
@@ -334,6 +336,49 @@ def test_what_a_table_of_polars_is_not_is_told_in_its_words(index, vectors):
         index.search(polars.Series([[1.0, 2.0]]))
     with pytest.raises(TypeError, match="queries must be floating point"):
         index.search(polars.Series([[1.0, 2.0], [1.0]]))
+
+
+ODD = {
+    "truth": [True, False, True],
+    "date": [date(2024, 1, day) for day in (1, 2, 3)],
+    "time": [datetime(2024, 1, day) for day in (1, 2, 3)],
+    "text": ["1.5", "2.5", "3.5"],
+    "vector": [[0.5], [0.25], [0.75]],
+}
+
+
+@pytest.mark.parametrize("odd", ODD)
+@pytest.mark.parametrize(
+    ("library", "table", "advice"),
+    [
+        ("pandas", "DataFrame", r"\.select_dtypes\('number'\)"),
+        ("polars", "DataFrame", r"\.select\(polars\.selectors\.numeric\(\)\)"),
+        ("pyarrow", "table", r"\.drop_columns\(names\)"),
+    ],
+)
+def test_columns_of_no_numbers_are_refused_by_name(index, backend, library, table, advice, odd):
+    made = getattr(pytest.importorskip(library), table)
+    for columns in ({"width": [0.5, 0.25, 0.75], odd: ODD[odd]}, {odd: ODD[odd]}):
+        told = f"numbers in every column; {odd} does not.*"
+        with pytest.raises(TypeError, match=f"queries must have {told}queries{advice}"):
+            index.search(made(columns))
+        with pytest.raises(TypeError, match=f"descriptors must have {told}descriptors{advice}"):
+            hg.build_index(made(columns), neighbors=1, backend=backend)
+
+
+@pytest.mark.parametrize("kind", ["float16", "float32", "float64", "int64"])
+def test_tables_of_arrow_are_taken(backend, vectors, index, kind):
+    arrow = pytest.importorskip("pyarrow")
+    columns = [vectors[:M, 0].round().astype(kind), *vectors[:M, 1:].T]
+    table = arrow.table({f"column {i}": column for i, column in enumerate(columns)})
+    assert_same(index.search(table, k=5), index.search(np.stack(columns, axis=1), k=5))
+
+
+def test_names_in_a_table_of_arrow_are_edges():
+    arrow = pytest.importorskip("pyarrow")
+    table = arrow.table({"from": ["x", "z"], "to": ["y", "x"]})
+    graph = hg.build_index_from_graph(table, keys=["x", "y", "z"], backend="numpy").graph
+    assert graph.degrees.tolist() == [2, 1, 1]
 
 
 def test_bfloat16_of_other_libraries_is_widened(index, vectors):

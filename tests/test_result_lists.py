@@ -27,6 +27,15 @@ def test_missing_entries_go_to_the_end_and_are_not_looked_at(backend):
     assert cosines.tolist() == [[0.5, 0.5, 0, 0], [0.9, 0.8, 0.7, -0.6]]
 
 
+def test_what_was_found_stays_in_its_order(backend, rng):
+    # Long lists of equal cosines: nothing but their places tells them apart.
+    given = np.stack([rng.permutation(500) for _ in range(3)])
+    given[rng.random(given.shape) < 0.5] = -1
+    ids, _ = checked(backend, given, np.full(given.shape, 0.5), n=500)
+    for row, expected in zip(ids, given, strict=True):
+        assert row[row >= 0].tolist() == expected[expected >= 0].tolist()
+
+
 @pytest.mark.parametrize(
     ("metric", "distances"),
     [
@@ -113,6 +122,7 @@ def test_lists_in_no_order_are_taken(backend, rng):
         [[0.9, 0.9, 0.9]],
         [[0.9, 0.9002, 0.9004]],  # equal to rounding
         [[0.1, 0.5, 0.9], [0.9, 0.5, 0.1]],
+        [[0.1, 0.5, 0.4995, 0.9]],  # a fall, however small, is no order
     ],
 )
 def test_lists_that_may_be_in_order_are_taken(backend, values):
@@ -281,17 +291,18 @@ def test_the_end_of_distances_that_are_none_is_nothing_found(index, lists, fille
     np.testing.assert_array_equal(found.ids, expected.ids)
 
 
+@pytest.mark.parametrize("filler", [np.nan, np.inf])
 @pytest.mark.parametrize("keys", [None, NUMBERS])
-def test_a_gap_in_the_midst_of_distances_is_refused(index, lists, keys):
+def test_a_gap_in_the_midst_of_distances_is_refused(index, lists, keys, filler):
     distances = 1 - lists[1]
-    distances[1, 2] = np.nan
+    distances[1, 2] = filler
     ids, searched = lists[0], index
     if keys is not None:
         ids, searched = keys[lists[0]], named(index, keys)
     with pytest.raises(ValueError, match="finite"):
         searched.rerank(ids, distances, metric="cosine-distance")
     with pytest.raises(ValueError, match="finite"):  # and so it is where nothing else is
-        searched.rerank(ids, np.full_like(distances, np.nan), metric="l2")
+        searched.rerank(ids, np.full_like(distances, filler), metric="l2")
 
 
 def test_the_end_of_cosines_that_are_none_is_refused(index, lists):
@@ -308,6 +319,18 @@ def test_the_largest_unsigned_number_is_nothing_found(index, lists, kind):
     np.testing.assert_array_equal(index.rerank(ids, lists[1], k=8).ids, expected.ids)
     with pytest.raises(ValueError, match=r"below 2\*\*63|must lie in"):
         index.search_items(ids[0])
+    # In lists of different lengths, beside signed ones, and among keys, too.
+    ragged, cosines = [ids[0, :4], ids[1], ids[2, :2]], [lists[1][0, :4], lists[1][1]]
+    cosines.append(lists[1][2, :2])
+    np.testing.assert_array_equal(index.rerank(ragged, cosines, k=8).ids, expected.ids)
+    beside = [ragged[0], lists[0][1], ragged[2]]
+    if kind == "uint32":
+        np.testing.assert_array_equal(index.rerank(beside, cosines, k=8).ids, expected.ids)
+    keyed = named(index, np.arange(100, 100 + ITEMS))
+    keys = np.where(ids == np.iinfo(kind).max, ids, ids + np.array(100, kind))
+    np.testing.assert_array_equal(keyed.rerank(keys, lists[1], k=8).ids, expected.ids)
+    rows = [keys[0, :4], keys[1], keys[2, :2]]
+    np.testing.assert_array_equal(keyed.rerank(rows, cosines, k=8).ids, expected.ids)
 
 
 def test_inner_products_of_unit_vectors_are_cosines(index, lists):

@@ -158,6 +158,14 @@ def test_parameters_are_refused_by_name_and_nothing_is_fitted(samples, options, 
     assert not hasattr(estimator, "index_")
 
 
+@pytest.mark.parametrize("metric", ["cosine", "precomputed"])
+@pytest.mark.parametrize("count", ["many", None, 0, -3, 2.5])
+def test_a_number_of_graph_neighbors_that_is_none_is_refused(samples, metric, count):
+    given = samples[0] if metric == "cosine" else kneighbors_graph(samples[0], 5, mode="distance")
+    with pytest.raises((TypeError, ValueError), match=r"^graph_neighbors must be"):
+        on("numpy", metric=metric, graph_neighbors=count).fit(given)
+
+
 # Graphs of distances ------------------------------------------------------------------------------
 
 KERNELS = {"cosine-distance": "cosine", "l2": "euclidean", "squared-l2": "sqeuclidean"}
@@ -333,6 +341,44 @@ def test_the_gaussian_does_not_depend_on_the_unit_of_the_distances(backend, samp
         )
         found.append(estimator.transform(graph.transform(queries * unit)).toarray())
     np.testing.assert_allclose(*found, atol=1e-6)
+
+
+@pytest.mark.parametrize("far", [5.0, 40.0, 1e6, 1e200])
+def test_a_query_far_from_all_samples_has_neighbors(backend, far):
+    # A path of five samples, and a query beyond its last one: nearest first along the path.
+    distances = np.abs(np.arange(5.0)[:, None] - np.arange(5.0))
+    graph = sparse.csr_matrix(np.where(distances == 1, distances, 0))
+    estimator = on(backend, n_neighbors=5, metric="precomputed", graph_neighbors=2).fit(graph)
+    query = far + np.arange(5.0)[::-1]
+    found, ids = estimator.kneighbors(query[None, :])
+    if far < 1e200:  # there, all five are as near as each other
+        assert ids[0].tolist() == [4, 3, 2, 1, 0]
+    assert np.all(found < 1)
+
+
+def test_the_gaussian_of_a_query_is_divided_by_that_of_its_nearest_sample(backend, samples):
+    X, queries = samples
+    graph = KNeighborsTransformer(n_neighbors=8).fit(X)
+    estimator = on(backend, metric="precomputed", dtype="float64", mode="score")
+    estimator.fit(graph.transform(X))
+    rows = list(graph.transform(queries).toarray())
+    ids = [np.flatnonzero(row)[np.argsort(row[row > 0])] for row in rows]
+    gaussians = [
+        np.exp(-((row[near] / estimator.scale_) ** 2) / 2)
+        for row, near in zip(rows, ids, strict=True)
+    ]
+    ratios = [values / values[0] for values in gaussians]
+    expected = estimator.index_.rerank(ids, ratios, k=5, query_neighbors=5)
+    found = estimator.transform(graph.transform(queries))
+    np.testing.assert_allclose(found.data.reshape(M, 5), expected.scores, rtol=1e-6)
+
+
+def test_the_scale_is_that_of_samples_with_neighbors(backend):
+    # Three twins at no distance say nothing of how far neighbors are; the other pair is 2 apart.
+    twins = ([0, 1, 2, 3, 4], [1, 0, 1, 4, 3])
+    graph = sparse.csr_matrix(([0.0, 0, 0, 2, 2], twins), shape=(5, 5))
+    assert on(backend, metric="precomputed").fit(graph).scale_ == 2
+    assert on(backend, metric="precomputed").fit(graph * 0).scale_ == 1
 
 
 # In the company of others -------------------------------------------------------------------------

@@ -14,9 +14,13 @@ from numpy.typing import NDArray
 
 from hybrid_gpu.backends.numpy_backend import host_copy
 from hybrid_gpu.backends.protocol import HostArray
+from hybrid_gpu.other_arrays import as_array, readable
 from hybrid_gpu.validation import check_count, is_bool, refuse_masked, shown
 
 _TAKEN = "a sparse matrix, a graph of networkx or igraph, or an edge list of shape (e, 2)"
+_NO_LISTS = (str, bytes, dict, set, frozenset)
+# The attribute that is looked for where nobody names one, and what stands for none.
+_DEFAULT, _NONE = "weight", object()
 _WEIGHTLESS = "weights=None for edges that all weigh 1"
 
 
@@ -67,9 +71,15 @@ def edges_of_networkx(graph: Any, weights: Any) -> EdgeList:
         )
     names = list(graph.nodes)
     numbers = {name: number for number, name in enumerate(names)}
-    edges = list(graph.edges(data=weights, default=1) if weights else graph.edges())
+    plain = weights is None
+    edges = list(graph.edges() if plain else graph.edges(data=weights, default=_NONE))
+    if edges and weights not in (None, _DEFAULT) and all(edge[2] is _NONE for edge in edges):
+        raise ValueError(
+            f"weights must name an attribute of the edges; no edge has {weights!r}. Pass "
+            f"{_WEIGHTLESS}."
+        )
     ends = np.array([(numbers[edge[0]], numbers[edge[1]]) for edge in edges], np.int64)
-    values = [edge[2] for edge in edges] if weights else np.ones(len(edges))
+    values = [1 if plain or edge[2] is _NONE else edge[2] for edge in edges]
     return EdgeList(
         ends.reshape(-1, 2), _checked_weights(values, len(edges)), len(names), _keyable(names)
     )
@@ -82,7 +92,7 @@ def edges_of_igraph(graph: Any, weights: Any) -> EdgeList:
     ends = np.array(graph.get_edgelist(), np.int64).reshape(-1, 2)
     if isinstance(weights, str):
         known = weights in graph.es.attributes()
-        if not known and weights != "weight":
+        if not known and weights != _DEFAULT:
             raise ValueError(
                 f"weights must name an attribute of the edges, which have "
                 f"{graph.es.attributes()}; got {weights!r}. Pass {_WEIGHTLESS}."
@@ -107,16 +117,16 @@ def edges_of_pairs(pairs: Any, weights: Any, n: int | None) -> EdgeList:
             f"an edge list must hold integers, the ids of the items; got dtype {ends.dtype}. "
             "Names go with keys=, the names of all items: keys=np.unique(edges)."
         )
-    ends = ends.astype(np.int64)
     low, high = (int(ends.min()), int(ends.max())) if ends.size else (0, -1)
-    count = high + 1 if n is None else check_count(n, "n")
+    count = min(high + 1, 2**63 - 1) if n is None else check_count(n, "n")
     if count < 1:
         raise ValueError("an edge list without edges does not tell how many items there are: n=.")
     if low < 0 or high >= count:
         raise ValueError(
             f"an edge list must hold ids from 0 to {count - 1}; got {low} to {high}. Pass n= for "
-            "more items than the edges name."
+            "more items than the edges name, or keys= for names of your own."
         )
+    ends = ends.astype(np.int64)
     loops = int(np.count_nonzero(ends[:, 0] == ends[:, 1]))
     if loops:
         # One library counts them once, another one twice: nobody can tell what is meant.
@@ -124,18 +134,26 @@ def edges_of_pairs(pairs: Any, weights: Any, n: int | None) -> EdgeList:
             f"an edge list must not hold self-loops; got {loops}. Take them out with "
             "edges[edges[:, 0] != edges[:, 1]]; those of a networkx or igraph graph count as there."
         )
+    if isinstance(weights, str) and weights != _DEFAULT:
+        raise ValueError(
+            f"weights of an edge list must be numbers, one for each edge: it has no attribute "
+            f"{weights!r}. Pass weights=[...], or {_WEIGHTLESS}."
+        )
     given = np.ones(len(ends)) if weights is None or isinstance(weights, str) else weights
     return EdgeList(ends, _checked_weights(given, len(ends)), count)
 
 
 def pair_array(pairs: Any) -> HostArray:
     """Pairs of anything as an array (e, 2)."""
-    if isinstance(pairs, (str, bytes, dict, set, frozenset)) or not isinstance(pairs, Iterable):
+    # Of a table, whose iterator would give columns, the rows.
+    table = hasattr(pairs, "__array__") or type(pairs).__name__ == "LazyFrame"
+    listed = isinstance(pairs, Iterable) and not isinstance(pairs, _NO_LISTS)
+    if not table and not listed:
         raise TypeError(f"a graph must be {_TAKEN}; got {shown(pairs)}.")
     refuse_masked(pairs, "an edge list", "-1")
-    plain = not hasattr(pairs, "dtype") and not hasattr(pairs, "__dlpack__")
+    plain = not table and not hasattr(pairs, "dtype") and not hasattr(pairs, "__dlpack__")
     try:
-        array = np.asarray(list(pairs) if plain else host_copy(pairs))
+        array = as_array(list(pairs)) if plain else np.asarray(host_copy(readable(pairs)))
     except ValueError:  # rows of different lengths
         raise ValueError(
             "an edge list must have shape (e, 2); got rows of another length."
@@ -143,13 +161,23 @@ def pair_array(pairs: Any) -> HostArray:
     if array.size == 0:
         return np.empty((0, 2), np.int64)
     if array.ndim != 2 or array.shape[1] != 2:
-        hint = ""
-        if array.ndim == 2 and array.shape[0] == array.shape[1]:
-            hint = " A matrix goes in as scipy.sparse.csr_array(matrix)."
-        elif array.ndim == 2 and array.shape[1] == 3:
-            hint = " Weights go apart: edges[:, :2], weights=edges[:, 2]."
-        raise ValueError(f"an edge list must have shape (e, 2); got {array.shape}.{hint}")
+        raise ValueError(
+            f"an edge list must have shape (e, 2); got {array.shape}.{_shape_hint(array)}"
+        )
     return array
+
+
+def _shape_hint(array: HostArray) -> str:
+    """What may be meant by an array of another shape than (e, 2)."""
+    if array.ndim != 2:
+        return ""
+    rows, columns = array.shape
+    if rows == columns:
+        return " A matrix goes in as scipy.sparse.csr_array(matrix)."
+    hint = " Weights go apart: edges[:, :2], weights=edges[:, 2]." if columns == 3 else ""
+    if rows == 2 and array.dtype.kind in "iu":
+        hint += " Edges in columns, as in an edge_index of PyG, go in as edges.T."
+    return hint
 
 
 def added_up(edges: EdgeList) -> tuple[HostArray, HostArray, HostArray]:
@@ -168,7 +196,8 @@ def added_up(edges: EdgeList) -> tuple[HostArray, HostArray, HostArray]:
 
 def refuse_weights(weights: Any, n: int | None) -> None:
     """Refuse weights and a number of items beside a matrix, which has both."""
-    if n is not None or not (weights is None or isinstance(weights, str)):
+    named = isinstance(weights, str)
+    if n is not None or not (weights == _DEFAULT if named else weights is None):
         raise ValueError("weights and n go with an edge list: a matrix has both of them already.")
 
 

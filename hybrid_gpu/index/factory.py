@@ -278,7 +278,8 @@ def build_index_from_graph(
         normalized here.
     weights
         The edges' weights: the attribute that holds them, where edges have it, 1 elsewhere; or
-        numbers (e,), for an edge list or igraph. None: all are 1.
+        numbers (e,), for an edge list or igraph. None: all are 1. A name that no edge has is
+        refused, unless it is the default.
     n
         Number of items of an edge list; one more than the largest id if None.
     keys

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from hybrid_gpu.backends.numpy_backend import host_copy
 from hybrid_gpu.backends.protocol import HostArray
 from hybrid_gpu.backends.threads import Kept
-from hybrid_gpu.result_lists import evened, is_distance, is_filler
+from hybrid_gpu.result_lists import evened, is_distance, is_filler, with_gaps
 from hybrid_gpu.validation import refuse_masked, shown
 
 # Keys that a message names; the others are counted.
@@ -88,8 +88,9 @@ class Keys:
     ) -> NDArray[np.int64]:
         """The ids of keys, in the same shape.
 
-        With ``gaps``, what stands for 'nothing found' becomes -1, and is an error else. So does
-        what is ``ignored``, whatever it is: a bool array of the same shape.
+        With ``gaps``, what stands for 'nothing found' becomes -1, and is an error else; in uint32,
+        that is its largest number. So does what is ``ignored``, whatever it is: a bool array of the
+        same shape.
 
         Raises
         ------
@@ -229,6 +230,8 @@ def _entries(keys: Any, what: str, *, gaps: bool = False) -> HostArray:
         return np.empty(array.shape, np.int64)
     if array.dtype.kind in "UT":
         array = array.astype(object)
+    if gaps:
+        array = with_gaps(array)
     if array.dtype.kind == "u":
         return array.astype(np.uint64 if array.dtype.itemsize == 8 else np.int64)
     if array.dtype.kind == "i":

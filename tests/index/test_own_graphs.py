@@ -89,6 +89,34 @@ def test_every_form_gives_the_same_graph(backend, form):
         assert index.keys.tolist() == ["d", "c", "b", "a"]
 
 
+TABLES = {
+    "pandas": lambda library, columns: library.DataFrame(columns),
+    "pandas, nullable": lambda library, columns: library.DataFrame(columns).convert_dtypes(),
+    "polars": lambda library, columns: library.DataFrame(columns),
+    "pyarrow": lambda library, columns: library.table(columns),
+}
+
+
+@pytest.mark.parametrize("kind", TABLES)
+def test_a_table_is_a_list_of_its_rows(backend, kind):
+    library = pytest.importorskip(kind.split(",")[0])
+    # Two rows and two columns: as columns, they would be other edges.
+    for columns, options in (
+        ({"from": [0, 2], "to": [1, 3]}, {}),
+        ({"from": [70, 50], "to": [60, 40]}, {"keys": [70, 60, 50, 40]}),
+    ):
+        table = TABLES[kind](library, columns)
+        index = hg.build_index_from_graph(table, **options, dtype="float64", backend=backend)
+        joined = np.argwhere(dense(backend, index.graph.adjacency))
+        assert joined.tolist() == [[0, 1], [1, 0], [2, 3], [3, 2]]
+
+
+def test_a_lazy_table_of_edges_is_refused_with_what_to_write():
+    polars = pytest.importorskip("polars")
+    with pytest.raises(TypeError, match=r"table\.collect\(\)"):
+        hg.build_index_from_graph(polars.LazyFrame({"a": [0], "b": [1]}))
+
+
 def test_weights_are_left_out_on_request_and_where_there_are_none(backend):
     ones = Networkx(range(3), [((0, 1), {"weight": 5.0}), ((1, 2), {})])
     options = {"dtype": "float64", "backend": backend}
@@ -96,6 +124,9 @@ def test_weights_are_left_out_on_request_and_where_there_are_none(backend):
     mixed = hg.build_index_from_graph(ones, **options)
     assert backend.to_numpy(plain.graph.degrees).tolist() == [1, 2, 1]
     assert backend.to_numpy(mixed.graph.degrees).tolist() == [5, 6, 1]
+    costs = Networkx(range(3), [((0, 1), {"cost": 5.0}), ((1, 2), {})])
+    priced = hg.build_index_from_graph(costs, weights="cost", **options)
+    assert backend.to_numpy(priced.graph.degrees).tolist() == [5, 6, 1]
     both = hg.build_index_from_graph(
         Igraph(3, [(0, 1), (1, 2)], weight=[5, 1]), weights=None, **options
     )
@@ -208,6 +239,18 @@ def backend_degrees(index):
         (Networkx([0, 1], attributed([(0, 1)], [np.nan])), {}, ValueError, "finite"),
         (Networkx([0, 1], attributed([(0, 1)], ["x"])), {}, TypeError, "weights must be numbers"),
         (Networkx([0, 1], []), {"weights": [1]}, TypeError, "the name of an edge attribute"),
+        (
+            Networkx([0, 1], attributed([(0, 1)], [2.0])),
+            {"weights": "cost"},
+            ValueError,
+            "no edge has 'cost'.*weights=None",
+        ),
+        (Networkx([0, 1], attributed([(0, 1)], [2.0])), {"weights": ""}, ValueError, "has ''"),
+        ([(0, 1)], {"weights": "cost"}, ValueError, r"no attribute 'cost'.*weights=\[...\]"),
+        (sparse.csr_array(AFFINITY), {"weights": "cost"}, ValueError, "go with an edge list"),
+        (np.ones((2, 5), int), {}, ValueError, r"got \(2, 5\)\. Edges in columns.*edges\.T\.$"),
+        (np.ones((2, 3), int), {}, ValueError, r"Weights go apart.*edges\.T\.$"),
+        (np.ones((2, 5)), {}, ValueError, r"got \(2, 5\)\.$"),
         ([(0, 1)], {"weights": [np.inf]}, ValueError, "finite and not negative"),
         ([(0, 1)], {"weights": [[1]]}, ValueError, "one for each of the 1 edges"),
         ([(0, 1)], {"weights": 3}, TypeError, "weights must be numbers"),

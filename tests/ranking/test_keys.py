@@ -162,3 +162,22 @@ def test_what_is_ignored_is_nothing_whatever_it_is():
     ]
     with pytest.raises(ValueError, match="has no 'no key'"):
         keys.ids_of([["b", "a", "no key"]], "ids", gaps=True, ignored=~ignored)
+
+
+def test_integers_on_both_sides_of_two_to_the_63_are_not_rounded():
+    keys = [1, 2**63 + 5, 2**63 + 7]  # hashes of 64 bits; as floats, the last two are the same
+    index = hg.build_index(np.eye(3, dtype="f") + 0.1, keys=keys, neighbors=1, backend="numpy")
+    expected = index.rerank(np.array([keys[:2]], np.uint64), [[0.9, 0.8]], k=2)
+    assert expected.keys.tolist() == [keys[:2]]
+    for given in (
+        ([{keys[0]: 0.9, keys[1]: 0.8}],),
+        ([keys[:2], []], [[0.9, 0.8], []]),
+        (keys[:2], [0.9, 0.8]),
+        (keys[:2], np.array([0.9, 0.8])),
+    ):
+        np.testing.assert_array_equal(index.rerank(*given, k=2).keys[:1], expected.keys)
+    pairs = [(1, keys[1]), (keys[1], keys[2])]
+    graph = hg.build_index_from_graph(pairs, keys=keys, backend="numpy").graph
+    assert graph.degrees.tolist() == [1, 2, 1]
+    with pytest.raises(ValueError, match=r"got 1 to 9223372036854775815.*or keys= for names"):
+        hg.build_index_from_graph(pairs, backend="numpy")

@@ -63,6 +63,14 @@ def test_scores_are_those_of_a_walk(backend, affinity, expected, method):
     assert np.all(found.report.residuals < 1e-10)
 
 
+def test_weights_beyond_any_sum_of_them_are_taken(backend, affinity):
+    index = build(affinity, backend)
+    small, large = ({3: 1.0, 8: 2.0, 40: 1.5}, {3: 0.5e308, 8: 1e308, 40: 0.75e308})
+    found = by_item(index.search_items([large], k=N, **EXACT))
+    expected = walk(affinity.toarray(), resets([small])[0])
+    np.testing.assert_allclose(found[0], expected, atol=1e-10)
+
+
 @pytest.mark.parametrize("method", ["fsr", "hybrid-paper", "shybrid", "precomputed"])
 def test_other_methods_scale_what_they_have(backend, affinity, expected, method):
     index = build(affinity, backend, basis="eigen", rank=50, tolerance=1e-10)

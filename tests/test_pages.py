@@ -84,7 +84,7 @@ def readers_data():
     split = datasets.split_queries(datasets.digits(), 20, seed=7)
     descriptors, labels = split.database.descriptors[:1000], split.database.labels[:1000]
     queries, query_labels = split.queries.descriptors, split.queries.labels
-    first = hg.nearest_neighbors(descriptors, queries, k=20)
+    first = hg.nearest_neighbors(descriptors, queries, k=20, backend="numpy")
     return {
         "descriptors": descriptors,
         "labels": labels,

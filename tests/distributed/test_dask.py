@@ -113,7 +113,7 @@ def test_blocks_of_arrays(place, client):
         expected = np.concatenate([rerank(QUERIES[start : start + 16]) for start in (0, 16, 32)])
         assert np.array_equal(found, expected)
         assert np.array_equal(answers[title].compute(), expected[title])
-    first = hg.nearest_neighbors(np.asarray(built_items(place)), QUERIES, k=5)
+    first = hg.nearest_neighbors(built_items(place), QUERIES, k=5, backend="numpy")
     ids = dask_array.from_array(first.ids, chunks=(16, -1))
     cosines = dask_array.from_array(first.similarities, chunks=(16, -1))
     rerank = reranker(place / "index")

@@ -96,7 +96,7 @@ def test_each_file_gets_the_answers_of_the_index(place, sets, rerank):
 def test_columns_and_keys_go_through_archives(place):
     save_index(place / "keyed", keys=names())
     queries = vectors(6, seed=71)
-    first = hg.nearest_neighbors(vectors(ITEMS), queries, k=4)
+    first = hg.nearest_neighbors(vectors(ITEMS), queries, k=4, backend="numpy")
     found = np.array(names())[first.ids]
     np.savez(place / "vectors.npz", descriptors=queries, query=np.array(list("abcdef")))
     np.savez(place / "only.npz", whatever=queries)

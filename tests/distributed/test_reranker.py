@@ -52,7 +52,7 @@ def all_threads():
 def test_answers_are_those_of_the_index(folder):
     index, rerank = hg.load_index(folder, backend="numpy"), reranker(folder)
     assert same_answers(rerank(QUERIES), index.search(QUERIES, k=K))
-    first = hg.nearest_neighbors(vectors(ITEMS), QUERIES, k=5)
+    first = hg.nearest_neighbors(vectors(ITEMS), QUERIES, k=5, backend="numpy")
     expected = index.rerank(first.ids, first.similarities, k=K)
     assert same_answers(rerank(first.ids, first.similarities), expected)
     distances = 1 - first.similarities
@@ -264,7 +264,7 @@ def test_a_column_for_each_dimension_is_one_vector(folder):
 
 def test_lists_of_another_engine_go_by_name(keyed):
     index = hg.load_index(keyed, backend="numpy")
-    first = hg.nearest_neighbors(vectors(ITEMS), QUERIES, k=5)
+    first = hg.nearest_neighbors(vectors(ITEMS), QUERIES, k=5, backend="numpy")
     found = np.array(names(), object)[first.ids]
     expected = index.rerank(found, first.similarities, k=K)
     batch = {"ids": found, "similarities": first.similarities}

@@ -414,3 +414,11 @@ def test_lists_of_the_device_are_taken_as_those_of_the_host(index, backend, list
     np.testing.assert_array_equal(backend.to_numpy(found.ids), expected.ids)
     alone = index.rerank(here[0][1, :], here[1][1, :], metric="cosine-distance", k=8)
     np.testing.assert_array_equal(backend.to_numpy(alone.ids), expected.ids[1:2])
+
+
+def test_one_query_alone_may_name_integers_on_both_sides_of_2_63():
+    keys = [1, 2**63 + 5, 2**63 + 7]
+    vectors = np.eye(3, dtype=np.float32) + 0.1
+    index = hg.build_index(vectors, keys=keys, neighbors=1, backend="numpy")
+    found = index.rerank([keys[1], keys[0]], [0.9, 0.1], k=1)
+    assert found.keys.tolist() == [[keys[1]]]

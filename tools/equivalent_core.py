@@ -434,4 +434,12 @@ EQUIVALENT: dict[str, str] = {
     "by_columns = (not scores.flags.c_contiguous)": ("suits lets in nothing else"),
     "suits: return known and whole and 0 < k <= scores.shape[1] // _FEW -> return known and "
     "whole and 0 < k <= scores.shape[1] * _FEW": (SPEED),
+    # result_lists
+    "is_filler: filler = ~(xp.abs(values) < _FILLER) -> filler = ~(xp.abs(values) <= _FILLER)": (
+        "no engine fills up with exactly 3e38"
+    ),
+    "batched: if isinstance(ids, (list, tuple)) and isinstance(similarities, (list, tuple)): -> "
+    "if not (isinstance(ids, (list, tuple)) and isinstance(similarities, (list, tuple))):": (
+        "one list of lists and one row of an array are read as the same query"
+    ),
 }

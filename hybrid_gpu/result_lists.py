@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import array_api_compat
@@ -207,10 +207,15 @@ def is_filler(values: Array, found: Array, xp: Any) -> Array:
     not ``found`` anyway. In the midst of a list it is a mistake. Where there is nothing else in any
     list, something is wrong with all of them.
     """
+    return _ends_in_filler(values, found, xp) & xp.any(found & (xp.abs(values) < _FILLER))
+
+
+def _ends_in_filler(values: Array, found: Array, xp: Any) -> Array:
+    """Where lists end in filler, whatever the other lists are."""
     filler = ~(xp.abs(values) < _FILLER)
     good = xp.astype(found & ~filler, xp.int64)
     total = xp.sum(good, axis=1, keepdims=True)
-    return filler & (total == xp.cumulative_sum(good, axis=1)) & (xp.sum(total) > 0)
+    return filler & (total == xp.cumulative_sum(good, axis=1))
 
 
 def is_distance(metric: str) -> bool:
@@ -225,6 +230,7 @@ def check_neighbor_lists(
     *,
     metric: str = "cosine",
     dtype: str,
+    narrow: bool = False,
     backend: Backend,
 ) -> tuple[Array, Array]:
     """Result lists of a search engine as (m, k) arrays of ids and cosines, in the order they came.
@@ -232,33 +238,76 @@ def check_neighbor_lists(
     ``n`` is the number of database items (None: the number of lists). Entries of id -1 go to the
     end of their list, with a cosine of 0: what engines leave beside them is not looked at. So does
     what they fill up lists of distances with. ``metric`` is one of ``METRICS``; distances become
-    the cosines of unit vectors. Cosines may be negative.
+    the cosines of unit vectors. Cosines may be negative. With ``narrow``, ids of 32 bits stay so.
+
+    What needs no change is not copied, and what lies between is made for some lists at a time:
+    those of a whole database may be mapped from a file.
     """
     xp, metric = backend.xp, check_metric(metric)
     refuse_masked(ids, "ids", "-1")
     refuse_masked(similarities, "similarities", "0")
     words = words_of(similarities)
     ids, similarities = evened(ids, similarities)
-    id_array = as_integers(ids, "ids", gaps=True, backend=backend)
+    id_array = as_integers(ids, "ids", gaps=True, narrow=narrow, backend=backend)
     values = as_floats(similarities, "similarities", dtype=dtype, backend=backend)
     _check_shapes(id_array, values, ids)
-    if is_distance(metric):
-        filler = is_filler(values, id_array >= 0, xp)
-        id_array = xp.where(filler, -xp.ones_like(id_array), id_array)
-    if _least_id(id_array, id_array.shape[0] if n is None else n, xp) < 0:
-        missing = id_array < 0
-        order = xp.argsort(xp.astype(missing, xp.int64), axis=1, stable=True)
-        values = xp.where(missing, xp.zeros_like(values), values)
-        id_array = xp.take_along_axis(id_array, order, axis=1)
-        values = xp.take_along_axis(values, order, axis=1)
-    check_finite(values, "similarities", backend, words)
+    items = id_array.shape[0] if n is None else n
+    id_array, values = _gaps_last(id_array, values, items, is_distance(metric), xp)
+    for rows in _tiles(values):
+        check_finite(values[rows, :], "similarities", backend, words)
     _check_range(values, metric, words.units.format("x"), xp)
-    cosines = values
-    if is_distance(metric):
-        halves = values * values / 2 if metric == "l2" else values * (2 / METRICS[metric][1])
-        cosines = xp.where(id_array < 0, values, 1 - halves)
+    cosines = _as_cosines(id_array, values, metric, xp)
     _check_best_first(id_array, cosines, metric, xp)
     return id_array, cosines
+
+
+def _tiles(lists: Array) -> Iterator[slice]:
+    """The rows of lists, some at a time."""
+    for start in range(0, lists.shape[0], _ROWS_AT_ONCE):
+        yield slice(start, min(start + _ROWS_AT_ONCE, lists.shape[0]))
+
+
+def _gaps_last(
+    ids: Array, values: Array, items: int, distances: bool, xp: Any
+) -> tuple[Array, Array]:
+    """Lists with what was not found at their end, by the id -1 and a value of 0; checks the ids."""
+    # Where there is nothing but filler, something is wrong with all lists.
+    filled_up = distances and any(
+        bool(xp.any((ids[rows, :] >= 0) & (xp.abs(values[rows, :]) < _FILLER)))
+        for rows in _tiles(ids)
+    )
+
+    def known(rows: slice) -> Array:
+        some = ids[rows, :]
+        if not filled_up:
+            return some
+        filler = _ends_in_filler(values[rows, :], some >= 0, xp)
+        return xp.where(filler, -xp.ones_like(some), some)
+
+    ends = [(int(xp.min(some)), int(xp.max(some))) for some in map(known, _tiles(ids))]
+    if _least_id(min(low for low, _ in ends), max(high for _, high in ends), items) >= 0:
+        return ids, values
+    new_ids, new_values = xp.empty_like(ids), xp.empty_like(values)
+    for rows in _tiles(ids):
+        some = known(rows)
+        missing = some < 0
+        order = xp.argsort(xp.astype(missing, xp.int64), axis=1, stable=True)
+        numbers = xp.where(missing, xp.zeros_like(values[rows, :]), values[rows, :])
+        new_ids[rows, :] = xp.take_along_axis(some, order, axis=1)
+        new_values[rows, :] = xp.take_along_axis(numbers, order, axis=1)
+    return new_ids, new_values
+
+
+def _as_cosines(ids: Array, values: Array, metric: str, xp: Any) -> Array:
+    """What an engine gives, as the cosines of unit vectors; 0 beside an id of -1."""
+    if not is_distance(metric):
+        return values
+    cosines = xp.empty_like(values)
+    for rows in _tiles(values):
+        some = values[rows, :]
+        halves = some * some / 2 if metric == "l2" else some * (2 / METRICS[metric][1])
+        cosines[rows, :] = xp.where(ids[rows, :] < 0, some, 1 - halves)
+    return cosines
 
 
 def _check_shapes(ids: Array, values: Array, given: Any) -> None:
@@ -275,9 +324,8 @@ def _check_shapes(ids: Array, values: Array, given: Any) -> None:
         )
 
 
-def _least_id(ids: Array, items: int, xp: Any) -> int:
-    """The least of ids that are all in their range."""
-    low, high = int(xp.min(ids)), int(xp.max(ids))
+def _least_id(low: int, high: int, items: int) -> int:
+    """The least of ids from one to another, if all are in their range."""
     if low < -1 or high >= items:
         raise ValueError(
             f"ids must lie in [0, {items - 1}], or be -1 for 'nothing found'; got values from "
@@ -316,8 +364,7 @@ def _check_best_first(ids: Array, cosines: Array, metric: str, xp: Any) -> None:
     or more. A list alone is enough if it rises nine times, which chance does to one in millions.
     """
     moving = rising = steps = 0
-    for start in range(0, ids.shape[0], _ROWS_AT_ONCE):
-        part = slice(start, min(start + _ROWS_AT_ONCE, ids.shape[0]))
+    for part in _tiles(ids):
         # What was not found stands at the end, so that two found results stand side by side.
         found = ids[part, 1:] >= 0
         change = cosines[part, 1:] - cosines[part, :-1]

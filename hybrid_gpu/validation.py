@@ -226,8 +226,10 @@ def _in_precision(array: Any, dtype: str, backend: Backend) -> Array:
         return backend.asarray(array, dtype=dtype)
 
 
-def as_integers(values: Any, what: str, *, gaps: bool = False, backend: Backend) -> Array:
-    """A non-empty array of int64 on the backend.
+def as_integers(
+    values: Any, what: str, *, gaps: bool = False, narrow: bool = False, backend: Backend
+) -> Array:
+    """A non-empty array of int64 on the backend; with ``narrow``, int32 stays what it is.
 
     With ``gaps``, what unsigned engines return for 'nothing found' becomes -1: the largest number
     of 32 or 64 bits.
@@ -244,7 +246,8 @@ def as_integers(values: Any, what: str, *, gaps: bool = False, backend: Backend)
         if name.startswith(("str", "object")):
             advice = "Names of your own are taken by an index that is built with keys=."
         raise TypeError(f"{what} must be integers; got dtype {name}. {advice}")
-    xp, integers = backend.xp, backend.asarray(array, dtype="int64")
+    kept = narrow and name == "int32"
+    xp, integers = backend.xp, backend.asarray(array, dtype="int32" if kept else "int64")
     if gaps and name == "uint32":
         integers = xp.where(integers == 2**32 - 1, -xp.ones_like(integers), integers)
     # What is too large becomes negative, and -1 stands for 'nothing found'.

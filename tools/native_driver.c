@@ -51,7 +51,7 @@ static void tile(int64_t number) {
                                product + skip, by, squares + number * m);
     if (stage == 2)
         hg_cg_direction_f32_plain(last - first, m, residual + skip, direction + skip, by);
-    if (stage == 3) hg_sorted_lists_f32_plain(first, last, K, ids, similarities, columns, weights, counts);
+    if (stage == 3) hg_sorted_lists_f32_plain(first, last, K, ids + first * K, similarities + first * K, columns, weights, counts);
     if (stage == 4) hg_listed_back_f32_plain(first, last, K, columns, weights, counts, back);
 }
 

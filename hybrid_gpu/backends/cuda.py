@@ -7,6 +7,7 @@ from functools import cache, cached_property
 from typing import Any, NamedTuple
 
 import cupy
+import cupyx.scipy.sparse
 import numpy as np
 
 from hybrid_gpu import kernels  # type: ignore[attr-defined]  # stands beside, see pyproject
@@ -38,6 +39,18 @@ class DeviceCsr:
     def longest_row(self) -> int:
         """Entries of the longest row; to ask waits for the device, so that it is done once."""
         return int(cupy.max(self.indptr[1:] - self.indptr[:-1]))
+
+
+def csr_for_cupy(matrix: SparseMatrix) -> Any:
+    """The matrix as CuPy has it, whose indices take 32 bits: it would cut longer ones off."""
+    entries = matrix.data.shape[0]
+    if max(entries, *matrix.shape) >= 2**31:
+        raise ValueError(
+            f"CuPy's eigensolver and cuSPARSE's products, as CuPy calls them, count by 32 bits; "
+            f"got a graph of {entries} entries. Use basis='aggregate', which needs neither."
+        )
+    arrays = (matrix.data, matrix.indices, matrix.indptr)
+    return cupyx.scipy.sparse.csr_matrix(arrays, shape=matrix.shape)
 
 
 class Folded(NamedTuple):

@@ -10,11 +10,11 @@ from typing import Any
 
 import array_api_compat.cupy as xp
 import cupy
-import cupyx.scipy.sparse
 import numpy as np
 from numpy.typing import NDArray
 
 from hybrid_gpu.backends import cuda, cuda_steps, device_memory, transfers
+from hybrid_gpu.backends.csr_arrays import csr_from_sorted
 from hybrid_gpu.backends.cuda import DeviceCsr
 from hybrid_gpu.backends.generic import GenericBackend
 from hybrid_gpu.backends.local_records import LocalAnswer, LocalEffort, LocalProblem
@@ -24,7 +24,6 @@ from hybrid_gpu.backends.protocol import (
     CoarseInverse,
     CoarseVectors,
     Deflated,
-    Edges,
     Eigenpairs,
     HostArray,
     Numbering,
@@ -125,7 +124,7 @@ class CupyBackend(GenericBackend):
         with self.device:
             # CuPy overwrites v0: what it gets here is a copy by nature.
             first = cupy.asarray(start, dtype=matrix.data.dtype)
-            values, vectors = eigsh(self._csr_matrix(matrix), k=k, which="LA", v0=first)
+            values, vectors = eigsh(cuda.csr_for_cupy(matrix), k=k, which="LA", v0=first)
             order = cupy.argsort(-values)
             return Eigenpairs(values[order], cupy.ascontiguousarray(vectors[:, order]))
 
@@ -136,7 +135,7 @@ class CupyBackend(GenericBackend):
         data, indices, indptr = parts
         return host.connected_components(host.csr(data, indices, indptr, matrix.shape))
 
-    def mutual_edges(self, ids: Array, similarities: Array) -> Edges:
+    def mutual_edges(self, ids: Array, similarities: Array) -> SparseMatrix:
         with self.device:
             n, k = ids.shape
             ids = cupy.ascontiguousarray(ids, cupy.int64)
@@ -147,7 +146,7 @@ class CupyBackend(GenericBackend):
             there, returned = similarities[mutual], back[mutual]
             weights = (there.astype(cupy.float64) + returned.astype(cupy.float64)) / 2
             order = cupy.argsort(rows * n + columns)
-            return Edges(rows[order], columns[order], weights[order])
+            return csr_from_sorted(weights[order], rows[order], columns[order], (n, n), self)
 
     def top_k(self, scores: Array, k: int, numbering: Numbering | None = None) -> TopK:
         with self.device:
@@ -359,14 +358,10 @@ class CupyBackend(GenericBackend):
         with self.device:
             return cupy.cuda.Stream(non_blocking=True)
 
-    def _csr_matrix(self, matrix: SparseMatrix) -> Any:
-        arrays = (matrix.data, matrix.indices, matrix.indptr)
-        return cupyx.scipy.sparse.csr_matrix(arrays, shape=matrix.shape)
-
     def _spmm_by_cusparse(self, matrix: SparseMatrix, dense: Array) -> Array:
         from cupyx import cusparse
 
-        sparse = self._csr_matrix(matrix)
+        sparse = cuda.csr_for_cupy(matrix)
         if not sparse.has_canonical_format:
             sparse.sum_duplicates()
         # A row-major array is a column-major one transposed: cuSPARSE reads it without a copy.

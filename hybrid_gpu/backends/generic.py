@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
+from hybrid_gpu.backends.csr_arrays import csr_from_sorted
 from hybrid_gpu.backends.local_records import LocalAnswer, LocalEffort, LocalProblem
 from hybrid_gpu.backends.local_search import search_locally
 from hybrid_gpu.backends.protocol import (
@@ -19,7 +20,6 @@ from hybrid_gpu.backends.protocol import (
     CoarseInverse,
     CoarseVectors,
     Deflated,
-    Edges,
     HostArray,
     Numbering,
     SparseMatrix,
@@ -85,7 +85,7 @@ class GenericBackend(ABC):
     def add_spmm(self, values: Array, matrix: SparseMatrix, dense: Array) -> Array:
         return values + self.spmm(matrix, dense)
 
-    def mutual_edges(self, ids: Array, similarities: Array) -> Edges:
+    def mutual_edges(self, ids: Array, similarities: Array) -> SparseMatrix:
         xp = self.xp
         n, k = ids.shape
         order = xp.argsort(ids, axis=1, stable=True)
@@ -106,10 +106,12 @@ class GenericBackend(ABC):
         low, high = names[first] // n, names[first] % n
         rows, columns = xp.concat([low, high]), xp.concat([high, low])
         order = xp.argsort(rows * n + columns)
-        return Edges(
-            rows=xp.take(rows, order),
-            columns=xp.take(columns, order),
-            weights=xp.take(xp.concat([weights, weights]), order),
+        return csr_from_sorted(
+            xp.take(xp.concat([weights, weights]), order),
+            xp.take(rows, order),
+            xp.take(columns, order),
+            (n, n),
+            self,
         )
 
     def _same_as_before(self, values: Array) -> Array:

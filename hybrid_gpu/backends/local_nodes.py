@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from typing import Any, Protocol
 
+from hybrid_gpu.backends.csr_arrays import csr_from_sorted
 from hybrid_gpu.backends.protocol import Array, SparseMatrix
 
 
@@ -124,11 +125,7 @@ def ragged_rows(matrix: SparseMatrix, items: Array, backend: ArrayBackend) -> Ra
 
 def matrix_of(entries: RaggedRows, shape: tuple[int, int], backend: ArrayBackend) -> SparseMatrix:
     """A sparse matrix from entries in the order of their rows."""
-    xp = backend.xp
-    kind = xp.int32 if max(*shape, entries.rows.shape[0]) < 2**31 else xp.int64
-    indptr = xp.searchsorted(entries.rows, _count(shape[0] + 1, backend))
-    columns = xp.astype(entries.columns, kind)
-    return backend.csr(entries.weights, columns, xp.astype(indptr, kind), shape)
+    return csr_from_sorted(entries.weights, entries.rows, entries.columns, shape, backend)
 
 
 def distinct(values: Array, backend: ArrayBackend) -> Array:

@@ -21,7 +21,6 @@ from hybrid_gpu.backends.native import Core, lie_apart, native_core
 from hybrid_gpu.backends.numpy_backend import NumpyBackend
 from hybrid_gpu.backends.protocol import (
     Array,
-    Edges,
     HostArray,
     Numbering,
     SparseMatrix,
@@ -30,7 +29,7 @@ from hybrid_gpu.backends.protocol import (
 from hybrid_gpu.backends.result_memory import ResultMemory
 from hybrid_gpu.backends.step_records import Product, Update
 
-_REALS = ("float32", "float64")
+_REALS, _INTEGERS = ("float32", "float64"), ("int32", "int64")
 
 
 class NativeBackend(NumpyBackend):
@@ -126,12 +125,11 @@ class NativeBackend(NumpyBackend):
             return super().largest_products(left, right, k, numbering, advance)
         return native_products.nearest_rows(self.core, right, k, numbering, advance)
 
-    def mutual_edges(self, ids: Array, similarities: Array) -> Edges:
-        known = ids.dtype.name == "int64" and similarities.dtype.name in _REALS
+    def mutual_edges(self, ids: Array, similarities: Array) -> SparseMatrix:
+        known = ids.dtype.name in _INTEGERS and similarities.dtype.name in _REALS
         if not known or ids.size == 0 or len(ids) >= 2**31:
             return super().mutual_edges(ids, similarities)
-        lists = np.ascontiguousarray(ids), np.ascontiguousarray(similarities)
-        return native_graph.mutual_edges(self.core, *lists)
+        return native_graph.mutual_edges(self.core, ids, similarities)
 
     def connected_components(self, matrix: SparseMatrix) -> NDArray[np.int32]:
         if not _fits(matrix, matrix.data) or matrix.shape[0] >= 2**31:
@@ -169,7 +167,7 @@ def _fits(matrix: SparseMatrix, dense: HostArray) -> bool:
         return False
     if matrix.indices.dtype != matrix.indptr.dtype:
         return False
-    if matrix.indices.dtype.name not in ("int32", "int64"):
+    if matrix.indices.dtype.name not in _INTEGERS:
         return False
     return matrix.sound and all(part.flags.c_contiguous and part.flags.aligned for part in parts)
 

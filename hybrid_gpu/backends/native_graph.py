@@ -5,9 +5,11 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from hybrid_gpu.backends.csr_arrays import index_type
 from hybrid_gpu.backends.csr_matrix import CsrMatrix
+from hybrid_gpu.backends.host_memory import available_host_bytes
 from hybrid_gpu.backends.native import INTEGER, POINTER, Core, address, written
-from hybrid_gpu.backends.protocol import Edges, HostArray, Numbering, SparseMatrix
+from hybrid_gpu.backends.protocol import HostArray, Numbering, SparseMatrix
 from hybrid_gpu.backends.threads import for_each
 
 # Rows of a tile: milliseconds of work.
@@ -16,31 +18,41 @@ _TILE_ROWS = 4096
 _SORTED_LISTS = (INTEGER, INTEGER, INTEGER, *(POINTER,) * 5)
 _LISTED_BACK = (INTEGER, INTEGER, INTEGER, *(POINTER,) * 4)
 _COUNT_BACK = (INTEGER, INTEGER, INTEGER, POINTER, POINTER, POINTER)
-_MUTUAL_EDGES = (INTEGER, INTEGER, INTEGER, *(POINTER,) * 8)
+_MUTUAL_EDGES = (INTEGER, INTEGER, INTEGER, *(POINTER,) * 7)
 _COMPONENTS = (INTEGER, POINTER, POINTER, POINTER)
 _REORDER = (INTEGER, INTEGER, *(POINTER,) * 8)
 
 
-def mutual_edges(core: Core, ids: HostArray, similarities: HostArray) -> Edges:
-    """The edges between items that list each other; lists (n, k), ids int64 below n < 2^31."""
+def mutual_edges(core: Core, ids: HostArray, similarities: HostArray) -> CsrMatrix:
+    """The edges between items that list each other; lists (n, k), ids below n < 2^31.
+
+    Lists may lie anywhere, in a mapped file, say: they are read once, a tile at a time.
+    """
     (n, k), like = ids.shape, similarities.dtype.name
-    if n >= 2**31 or (ids.size and int(ids.max()) >= n):
-        raise ValueError(f"ids must be below the number of lists, {n}, and that below 2**31.")
+    if n >= 2**31 or similarities.shape != (n, k):
+        raise ValueError(
+            f"ids and similarities must have the same shape, of less than 2**31 lists; got "
+            f"{ids.shape} and {similarities.shape}."
+        )
     columns, counts = np.empty((n, k), np.int32), np.empty(n, np.int32)
     weights, back = np.empty((n, k), like), np.zeros((n, k), like)
-    given = (
-        address(ids, "ids", "int64", (n, k)),
-        address(similarities, "similarities", like, (n, k)),
-    )
     sorted_lists = columns.ctypes.data, weights.ctypes.data, counts.ctypes.data
     sort = core.function("hg_sorted_lists", _SORTED_LISTS, similarities)
     look = core.function("hg_listed_back", _LISTED_BACK, similarities)
     count = core.function("hg_count_back", _COUNT_BACK, similarities)
-    fill = core.function("hg_mutual_edges", _MUTUAL_EDGES, similarities)
     tiles = _tiles(n)
 
     def arrange(tile: tuple[int, int]) -> None:
-        if sort(*tile, k, *given, *sorted_lists):
+        first, last = tile
+        some = np.ascontiguousarray(ids[first:last], np.int64)
+        if some.size and int(some.max()) >= n:
+            raise ValueError(f"ids must be below the number of lists, {n}; got {some.max()}.")
+        values = np.ascontiguousarray(similarities[first:last])
+        given = (
+            address(some, "ids", "int64", (last - first, k)),
+            address(values, "similarities", like, (last - first, k)),
+        )
+        if sort(first, last, k, *given, *sorted_lists):
             raise MemoryError(f"no memory to sort lists of {k} entries.")
 
     for_each(arrange, tiles)
@@ -49,10 +61,19 @@ def mutual_edges(core: Core, ids: HostArray, similarities: HostArray) -> Edges:
     for_each(lambda tile: look(*tile, k, *sorted_lists, returned), tiles)
     for_each(lambda tile: count(*tile, k, counts.ctypes.data, returned, found), tiles)
     np.cumsum(bounds, out=bounds)
-    edges = Edges(*(np.empty(int(bounds[-1]), kind) for kind in (np.int64, np.int64, np.float64)))
-    parts = tuple(part.ctypes.data for part in (bounds, edges.rows, edges.columns, edges.weights))
+    total = int(bounds[-1])
+    kind = index_type(n, total)
+    needed, available = total * (np.dtype(kind).itemsize + 8), available_host_bytes()
+    if needed > available:
+        raise MemoryError(
+            f"{total} edges take {needed / 1e6:.0f} MB more memory; {available / 1e6:.0f} MB are "
+            "available. Take fewer neighbors, or allow the process more memory."
+        )
+    others, means = np.empty(total, kind), np.empty(total, np.float64)
+    fill = core.function("hg_mutual_edges", _MUTUAL_EDGES, similarities, others)
+    parts = bounds.ctypes.data, others.ctypes.data, means.ctypes.data
     for_each(lambda tile: fill(*tile, k, *sorted_lists, returned, *parts), tiles)
-    return edges
+    return CsrMatrix(means, others, bounds.astype(kind, copy=False), (n, n))
 
 
 def connected_components(core: Core, matrix: SparseMatrix) -> NDArray[np.int32]:

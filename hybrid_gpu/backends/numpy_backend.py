@@ -13,13 +13,13 @@ import scipy.sparse.csgraph
 import scipy.sparse.linalg
 from numpy.typing import NDArray
 
+from hybrid_gpu.backends.csr_arrays import index_type
 from hybrid_gpu.backends.csr_matrix import CsrMatrix
 from hybrid_gpu.backends.dense_product import dense_product
 from hybrid_gpu.backends.generic import GenericBackend
 from hybrid_gpu.backends.host_memory import available_host_bytes
 from hybrid_gpu.backends.protocol import (
     Array,
-    Edges,
     Eigenpairs,
     HostArray,
     Numbering,
@@ -108,7 +108,7 @@ class NumpyBackend(GenericBackend):
         labels = scipy.sparse.csgraph.connected_components(whole, directed=False)[1]
         return np.asarray(labels, dtype=np.int32)
 
-    def mutual_edges(self, ids: Array, similarities: Array) -> Edges:
+    def mutual_edges(self, ids: Array, similarities: Array) -> SparseMatrix:
         n, k = ids.shape
         parts = [
             _sorted_lists(ids[rows], similarities[rows], rows.start) for rows in _list_tiles(n, k)
@@ -132,8 +132,9 @@ class NumpyBackend(GenericBackend):
         del lists, back
         counts, columns, weights = (np.concatenate(part) for part in zip(*found, strict=True))
         del found
-        rows = np.repeat(np.arange(n), counts)
-        return Edges(rows, columns.astype(np.int64), weights)
+        kind = index_type(n, columns.size)
+        indptr = np.concatenate([[0], np.cumsum(counts)]).astype(kind)
+        return CsrMatrix(weights, columns.astype(kind), indptr, (n, n))
 
     def top_k(self, scores: Array, k: int, numbering: Numbering | None = None) -> TopK:
         m, n = scores.shape

@@ -179,15 +179,6 @@ def _dots(left: Array, right: Array, times: float = 1.0) -> Array:
         return times * xp.sum(left * right, axis=0, dtype=xp.float64)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Edges:
-    """Weighted edges (rows, columns, weights), each in both directions, by row and then column."""
-
-    rows: Array
-    columns: Array
-    weights: Array
-
-
 class Backend(Protocol):
     """One device and the operations on it that the array API does not name."""
 
@@ -251,11 +242,12 @@ class Backend(Protocol):
     def connected_components(self, matrix: SparseMatrix) -> NDArray[np.int32]:
         """Component label of every node of a symmetric matrix, on the host."""
 
-    def mutual_edges(self, ids: Array, similarities: Array) -> Edges:
+    def mutual_edges(self, ids: Array, similarities: Array) -> SparseMatrix:
         """The edges between items that list each other, with the mean of their two similarities.
 
-        Lists are (n, k): ids int64, -1 for none. An item's own id, repeated ids (after the first)
-        and similarities that are not positive do not count. Weights are float64.
+        Lists are (n, k): ids of 32 or 64 bits, -1 for none. An item's own id, repeated ids (after
+        the first) and similarities that are not positive do not count. The matrix (n, n) is
+        symmetric and in float64, the entries of a row by column.
         """
 
     def top_k(self, scores: Array, k: int, numbering: Numbering | None = None) -> TopK:

@@ -16,6 +16,7 @@ from hybrid_gpu.backends import (
     on_own_device,
     select_backend,
 )
+from hybrid_gpu.backends.csr_arrays import csr_from_sorted
 from hybrid_gpu.backends.protocol import CoarseInverse, HostArray
 from hybrid_gpu.backends.threads import Kept
 from hybrid_gpu.choices import BackendName
@@ -24,7 +25,7 @@ from hybrid_gpu.diffusion.basis import SlowedWalk, inverse_of
 from hybrid_gpu.diffusion.galerkin_basis import GalerkinBasis
 from hybrid_gpu.graph.affinity import Graph
 from hybrid_gpu.graph.aggregation import Aggregation
-from hybrid_gpu.graph.csr import csr_from_sorted, row_numbers
+from hybrid_gpu.graph.csr import row_numbers
 from hybrid_gpu.validation import check_kind, dtype_name
 
 # Rounds in which items without a group look for one among their neighbors.
@@ -235,7 +236,7 @@ def _basis_of_groups(
     return AggregateBasis(
         vectors=vectors,
         transposed=transposed,
-        spread=_side_by_side(labels, weights, couplings, dtype, backend),
+        spread=_side_by_side(labels, weights, couplings, graph, backend),
         gram=None,
         coupling=csr_from_sorted(
             backend.asarray(couplings.strengths[small], dtype),
@@ -254,21 +255,25 @@ def _side_by_side(
     labels: NDArray[np.int64],
     weights: HostArray,
     couplings: _Couplings,
-    dtype: str,
+    graph: Graph,
     backend: Backend,
 ) -> SparseMatrix:
-    """Z and ``W Z`` as one sparse matrix: groups of an item, then those of its neighbors."""
+    """Z and ``W Z`` as one sparse matrix: groups of an item, then those of its neighbors.
+
+    Its indices are of the graph's own kind: the native core reads both matrices in one loop.
+    """
     inside, count = np.flatnonzero(labels >= 0), int(labels.max(initial=-1)) + 1
     rows = np.concatenate([inside, couplings.rows])
     columns = np.concatenate([labels[inside], couplings.columns + count])
     values = np.concatenate([weights[inside], couplings.values])
     order = np.argsort(rows, kind="stable")
     return csr_from_sorted(
-        backend.asarray(values[order], dtype),
+        backend.asarray(values[order], graph.dtype),
         backend.asarray(rows[order]),
         backend.asarray(columns[order]),
         (labels.size, 2 * count),
         backend,
+        wide=dtype_name(graph.adjacency.indices.dtype) == "int64",
     )
 
 

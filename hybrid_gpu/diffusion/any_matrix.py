@@ -7,25 +7,34 @@ from typing import Any
 import numpy as np
 
 from hybrid_gpu.backends import Array, Backend, SparseMatrix
+from hybrid_gpu.backends.csr_arrays import csr_from_sorted
 from hybrid_gpu.backends.protocol import HostArray, Numbering
 from hybrid_gpu.diffusion.basis import host64
-from hybrid_gpu.graph.csr import csr_from_sorted, row_numbers
+from hybrid_gpu.graph.csr import row_numbers
+from hybrid_gpu.validation import dtype_name
 
 
 def both_ways(
-    data: Array, rows: Array, columns: Array, shape: tuple[int, int], backend: Backend
+    data: Array,
+    rows: Array,
+    columns: Array,
+    shape: tuple[int, int],
+    backend: Backend,
+    *,
+    wide: bool = False,
 ) -> tuple[SparseMatrix, SparseMatrix]:
-    """A sparse matrix from entries in row order, and its transpose."""
+    """A sparse matrix from entries in row order, and its transpose; ``wide``: counted by int64."""
     xp = backend.xp
     turned = xp.argsort(columns * shape[0] + rows)
     return (
-        csr_from_sorted(data, rows, columns, shape, backend),
+        csr_from_sorted(data, rows, columns, shape, backend, wide=wide),
         csr_from_sorted(
             xp.take(data, turned),
             xp.take(columns, turned),
             xp.take(rows, turned),
             (shape[1], shape[0]),
             backend,
+            wide=wide,
         ),
     )
 
@@ -54,6 +63,7 @@ def rows_taken(
         xp.take(entry_columns, order),
         (matrix.shape[0], columns),
         backend,
+        wide=dtype_name(matrix.indices.dtype) == "int64",
     )
 
 

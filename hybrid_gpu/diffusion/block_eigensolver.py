@@ -12,10 +12,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from hybrid_gpu.backends import Array, Backend, SparseMatrix
+from hybrid_gpu.backends.csr_arrays import csr_from_sorted
 from hybrid_gpu.backends.protocol import Eigenpairs, HostArray
 from hybrid_gpu.backends.threads import single_threaded_blas
 from hybrid_gpu.graph.affinity import Graph
-from hybrid_gpu.graph.csr import csr_from_sorted, row_numbers
+from hybrid_gpu.graph.csr import row_numbers
 from hybrid_gpu.progress import Progress
 from hybrid_gpu.validation import dtype_name
 

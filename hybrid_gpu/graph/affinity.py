@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,10 +18,11 @@ from hybrid_gpu.backends import (
     on_own_device,
     select_backend,
 )
+from hybrid_gpu.backends.csr_arrays import csr_from_sorted
 from hybrid_gpu.backends.protocol import Numbering
 from hybrid_gpu.choices import BackendName, DtypeName
 from hybrid_gpu.errors import warn_caller
-from hybrid_gpu.graph.csr import array_bytes, csr_from_sorted, matrix_bytes
+from hybrid_gpu.graph.csr import array_bytes, matrix_bytes, row_numbers, row_tiles
 from hybrid_gpu.graph.edge_lists import EdgeList, added_up
 from hybrid_gpu.graph.neighbors import Neighbors
 from hybrid_gpu.result_lists import check_neighbor_lists
@@ -34,6 +36,8 @@ from hybrid_gpu.validation import (
 # Weights beyond 2 to this power, or below 2 to its negative, are scaled: sums of them shall stay
 # within float32, whose range ends at 126.
 _LARGEST_EXPONENT = 100
+# Weights that are changed at a time.
+_TILE_ENTRIES = 1 << 20
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -148,7 +152,7 @@ def reciprocal_graph(
     device = select_backend(backend, like=neighbors.ids)
     xp = device.xp
     gamma = check_positive(gamma, "gamma")
-    ids, n = xp.astype(neighbors.ids, xp.int64, copy=False), neighbors.ids.shape[0]
+    ids, n = neighbors.ids, neighbors.ids.shape[0]
     lowest, highest = (int(end(ids)) if ids.shape[1] else -1 for end in (xp.min, xp.max))
     if lowest < -1 or highest >= n:
         raise ValueError(
@@ -156,14 +160,8 @@ def reciprocal_graph(
             f"{highest}. There must be one list for each item."
         )
     edges = device.mutual_edges(ids, neighbors.similarities)
-    return _graph_of_edges(
-        edges.rows,
-        edges.columns,
-        _in_range(_powers(edges.weights, gamma, xp), xp),
-        n,
-        dtype=check_dtype(dtype),
-        backend=device,
-    )
+    _raise_to_power(edges.data, gamma, xp)
+    return _graph_of_affinity(edges, dtype=check_dtype(dtype), backend=device)
 
 
 @on_device(lambda affinity: getattr(affinity, "data", None), stays=False)
@@ -219,7 +217,7 @@ def graph_from_affinity(
         )
     off_diagonal = (rows != columns) & (weights > 0)
     rows, columns, weights = rows[off_diagonal], columns[off_diagonal], weights[off_diagonal]
-    weights = _in_range(weights, xp)
+    _bring_in_range(weights, xp)
     forward = xp.argsort(rows * n + columns)
     backward = xp.argsort(columns * n + rows)
     there, back = xp.take(weights, forward), xp.take(weights, backward)
@@ -232,29 +230,18 @@ def graph_from_affinity(
             "affinity must be symmetric; entries (i, j) and (j, i) differ. Make it so with "
             "(affinity + affinity.T) / 2, or affinity.minimum(affinity.T) for mutual edges only."
         )
-    return _graph_of_edges(
-        xp.take(rows, forward),
-        xp.take(columns, forward),
-        (there + back) / 2,
-        n,
-        dtype=check_dtype(dtype),
-        backend=device,
-    )
+    ends = xp.take(rows, forward), xp.take(columns, forward)
+    symmetric = csr_from_sorted((there + back) / 2, *ends, (n, n), device)
+    return _graph_of_affinity(symmetric, dtype=check_dtype(dtype), backend=device)
 
 
 def graph_from_edges(edges: EdgeList, *, dtype: DtypeName, backend: Backend) -> Graph:
     """The graph of an edge list; edges between the same items add up, and self-loops stay."""
     if edges.n == 0:
         raise ValueError("the graph must have at least one item; got none.")
-    rows, columns, weights = added_up(edges)
-    return _graph_of_edges(
-        backend.asarray(rows, "int64"),
-        backend.asarray(columns, "int64"),
-        _in_range(backend.asarray(weights, "float64"), backend.xp),
-        edges.n,
-        dtype=dtype,
-        backend=backend,
-    )
+    rows, columns, weights = (backend.asarray(part) for part in added_up(edges))
+    affinity = csr_from_sorted(weights, rows, columns, (edges.n, edges.n), backend)
+    return _graph_of_affinity(affinity, dtype=dtype, backend=backend)
 
 
 def neighbors_from_lists(
@@ -267,11 +254,18 @@ def neighbors_from_lists(
 ) -> Neighbors:
     """The lists of the user's own search engine, one per item and in order, checked.
 
-    Ids of -1 stand for 'nothing found'; similarities become cosines, not yet raised to any power.
+    Ids of -1 stand for 'nothing found', and those of 32 bits stay so; similarities become cosines,
+    not yet raised to any power.
     """
     device = select_backend(backend, like=ids)
     checked_ids, checked = check_neighbor_lists(
-        ids, similarities, None, metric=metric, dtype=check_dtype(dtype), backend=device
+        ids,
+        similarities,
+        None,
+        metric=metric,
+        dtype=check_dtype(dtype),
+        narrow=True,
+        backend=device,
     )
     return Neighbors(ids=checked_ids, similarities=checked)
 
@@ -291,14 +285,25 @@ def renumbered(graph: Graph, numbering: Numbering, backend: Backend) -> Graph:
     )
 
 
-def normalized(weights: Array, rows: Array, columns: Array, degrees: Array, xp: Any) -> Array:
-    """Edge weights divided by the square roots of the degrees of both ends."""
+def normalized(
+    affinity: SparseMatrix, degrees: Array, dtype: str, backend: Backend
+) -> SparseMatrix:
+    """A symmetric matrix with each entry over the square roots of the degrees of both ends."""
+    xp = backend.xp
     positive = degrees > 0
     inverse_root = xp.where(
         positive, 1 / xp.sqrt(xp.where(positive, degrees, xp.ones_like(degrees))), degrees
     )
-    # The two factors are multiplied first: a product in any other order would not be symmetric.
-    return weights * (xp.take(inverse_root, rows) * xp.take(inverse_root, columns))
+    kind = getattr(xp, dtype)
+    values = xp.empty(affinity.data.shape, dtype=kind, device=backend.device)
+    for rows, entries in row_tiles(affinity, backend):
+        bounds = affinity.indptr[rows.start : rows.stop + 1]
+        lengths = xp.astype(bounds[1:] - bounds[:-1], xp.int64)
+        own = xp.repeat(inverse_root[rows], lengths)
+        others = xp.take(inverse_root, affinity.indices[entries])
+        # The two are multiplied first: a product in any other order would not be symmetric.
+        values[entries] = xp.astype(affinity.data[entries] * (own * others), kind)
+    return backend.csr(values, affinity.indices, affinity.indptr, affinity.shape)
 
 
 def largest_component(graph: Graph) -> NDArray[np.int64]:
@@ -307,51 +312,74 @@ def largest_component(graph: Graph) -> NDArray[np.int64]:
     return np.flatnonzero(graph.components == label)
 
 
-def _powers(similarities: Array, gamma: float, xp: Any) -> Array:
+def _raise_to_power(similarities: Array, gamma: float, xp: Any) -> None:
     """Positive similarities to a power, over that of the largest if this one is out of range."""
     if similarities.shape[0] == 0:
-        return similarities
+        return
     largest = float(xp.max(similarities))
     if abs(gamma * math.log2(largest)) <= _LARGEST_EXPONENT:
-        return similarities**gamma
-    return (similarities / largest) ** gamma
+        largest = 1.0
+    for part in _tiles(similarities):
+        similarities[part] = (similarities[part] / largest) ** gamma
 
 
-def _in_range(weights: Array, xp: Any) -> Array:
-    """Weights, over a power of two if float32 would not hold them or their sums."""
-    some = weights[weights > 0]
-    if some.shape[0] == 0:
-        return weights
-    low, high = (math.frexp(float(end(some)))[1] for end in (xp.min, xp.max))
+def _bring_in_range(weights: Array, xp: Any) -> None:
+    """Divide weights by a power of two if float32 would not hold them or their sums."""
+    smallest = min(
+        (float(xp.min(_positive(weights[part], xp))) for part in _tiles(weights)), default=math.inf
+    )
+    if smallest == math.inf:
+        return
+    low, high = (math.frexp(end)[1] for end in (smallest, float(xp.max(weights))))
     if low >= -_LARGEST_EXPONENT and high <= _LARGEST_EXPONENT:
-        return weights
+        return
     # As many orders above 1 as below it, if the sums of the largest allow for that.
     exponent = max((low + high) // 2, high - _LARGEST_EXPONENT)
     # In two steps: the inverse of the smallest numbers is infinite.
     half = exponent // 2
-    return weights * 2.0**-half * 2.0 ** (half - exponent)
+    for part in _tiles(weights):
+        weights[part] = weights[part] * 2.0**-half * 2.0 ** (half - exponent)
 
 
-def _graph_of_edges(
-    rows: Array, columns: Array, weights: Array, n: int, *, dtype: str, backend: Backend
-) -> Graph:
-    """Normalize directed edges that come in symmetric pairs, by row and then column."""
-    xp, target = backend.xp, getattr(backend.xp, dtype)
-    # The smallest normal number is the least whose inverse root has a square in range.
-    some = weights >= float(xp.finfo(target).smallest_normal)
-    if not bool(xp.all(some)):
-        before = xp.unique_values(rows).shape[0]
-        rows, columns, weights = rows[some], columns[some], weights[some]
-        _tell_of_lost_items(before - xp.unique_values(rows).shape[0], n, dtype)
-    affinity = csr_from_sorted(weights, rows, columns, (n, n), backend)
+def _positive(weights: Array, xp: Any) -> Array:
+    """Weights, with infinity in the place of those that are not above 0."""
+    return xp.where(weights > 0, weights, xp.full_like(weights, math.inf))
+
+
+def _tiles(values: Array) -> Iterator[slice]:
+    """Parts of a (count,) array that is changed in its place: a second one would be large."""
+    for start in range(0, values.shape[0], _TILE_ENTRIES):
+        yield slice(start, min(start + _TILE_ENTRIES, values.shape[0]))
+
+
+def _graph_of_affinity(affinity: SparseMatrix, *, dtype: DtypeName, backend: Backend) -> Graph:
+    """The graph of a symmetric matrix in float64, whose weights are brought into range here."""
+    xp, n = backend.xp, affinity.shape[0]
+    _bring_in_range(affinity.data, xp)
+    affinity = _without_the_smallest(affinity, dtype, backend)
     ones = xp.ones((n, 1), dtype=xp.float64, device=backend.device)
     degrees = backend.spmm(affinity, ones)[:, 0]
-    values = normalized(weights, rows, columns, degrees, xp)
-    adjacency = csr_from_sorted(xp.astype(values, target), rows, columns, (n, n), backend)
+    adjacency = normalized(affinity, degrees, dtype, backend)
     return Graph(
         adjacency=adjacency,
-        degrees=xp.astype(degrees, target),
+        degrees=xp.astype(degrees, getattr(xp, dtype)),
         components=backend.connected_components(adjacency),
+    )
+
+
+def _without_the_smallest(affinity: SparseMatrix, dtype: str, backend: Backend) -> SparseMatrix:
+    """The matrix without entries that are too small for a precision; tells of items they leave."""
+    xp, n = backend.xp, affinity.shape[0]
+    # The smallest normal number is the least whose inverse root has a square in range.
+    least = float(xp.finfo(getattr(xp, dtype)).smallest_normal)
+    if affinity.data.shape[0] == 0 or float(xp.min(affinity.data)) >= least:
+        return affinity
+    some, rows = affinity.data >= least, row_numbers(affinity, backend)
+    before = xp.unique_values(rows).shape[0]
+    rows = rows[some]
+    _tell_of_lost_items(before - xp.unique_values(rows).shape[0], n, dtype)
+    return csr_from_sorted(
+        affinity.data[some], rows, affinity.indices[some], affinity.shape, backend
     )
 
 

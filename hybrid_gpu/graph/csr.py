@@ -2,27 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from itertools import pairwise
+
 import numpy as np
 
 from hybrid_gpu.backends import Array, Backend, SparseMatrix
+from hybrid_gpu.backends.csr_arrays import csr_from_sorted
 from hybrid_gpu.validation import item_bytes
 
-
-def csr_from_sorted(
-    data: Array, rows: Array, columns: Array, shape: tuple[int, int], backend: Backend
-) -> SparseMatrix:
-    """A sparse matrix from entries that are in row order already."""
-    xp = backend.xp
-    bounds = xp.arange(shape[0] + 1, dtype=xp.int64, device=backend.device)
-    # 32-bit indices halve what the sparse product reads beside the values.
-    small = max(shape[0], shape[1], data.shape[0]) < 2**31
-    index_type = xp.int32 if small else xp.int64
-    return backend.csr(
-        data,
-        xp.astype(columns, index_type),
-        xp.astype(xp.searchsorted(rows, bounds), index_type),
-        shape,
-    )
+# Entries of a tile of rows, about.
+_TILE_ENTRIES = 1 << 20
 
 
 def row_numbers(matrix: SparseMatrix, backend: Backend) -> Array:
@@ -30,6 +20,24 @@ def row_numbers(matrix: SparseMatrix, backend: Backend) -> Array:
     xp = backend.xp
     items = xp.arange(matrix.shape[0], dtype=xp.int64, device=backend.device)
     return xp.repeat(items, xp.astype(matrix.indptr[1:] - matrix.indptr[:-1], xp.int64))
+
+
+def row_tiles(matrix: SparseMatrix, backend: Backend) -> Iterator[tuple[slice, slice]]:
+    """Rows of a matrix, some at a time, and their entries: as slices.
+
+    For what needs more memory than the matrix if it is done to all of it at once.
+    """
+    n, entries = matrix.shape[0], int(matrix.data.shape[0])
+    tiles = min(n, -(-entries // _TILE_ENTRIES))
+    if tiles <= 1:  # nothing of the device is waited for
+        yield slice(0, n), slice(0, entries)
+        return
+    rows = [n * tile // tiles for tile in range(tiles + 1)]
+    bounds = backend.to_numpy(
+        backend.xp.take(matrix.indptr, backend.asarray(np.array(rows), "int64"))
+    )
+    for (first, last), (start, stop) in zip(pairwise(rows), pairwise(bounds.tolist()), strict=True):
+        yield slice(first, last), slice(start, stop)
 
 
 def submatrix(matrix: SparseMatrix, items: Array, backend: Backend) -> SparseMatrix:

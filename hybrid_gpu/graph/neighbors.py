@@ -127,7 +127,9 @@ def nearest_neighbors(
         units = units_for(knn, items)
         if units is None:
             return streamed_neighbors(items, k, progress=progress)
-        return neighbors_of_units(units, None, k, knn=knn, progress=progress, backend=device)
+        lists = neighbors_of_units(units, None, k, knn=knn, progress=progress, backend=device)
+        wide = device.xp.astype(lists.ids, device.xp.int64, copy=False)
+        return Neighbors(wide, lists.similarities)
     k = check_count(k, "k", high=n)
     wanted = vectors_of(queries, "queries", dtype=dtype, backend=device)
     if wanted.shape[1] != d:
@@ -350,7 +352,9 @@ def _ask_faiss(
 ) -> Neighbors:
     """The k best of a filled FAISS index for vectors (m, d), some thousand at a time."""
     m = wanted.shape[0]
-    ids, similarities = np.empty((m, k), np.int64), np.empty((m, k), np.float32)
+    # The lists of all items are large: they get ids of 32 bits where these are enough.
+    kind = np.int32 if skip_itself and m < 2**31 else np.int64
+    ids, similarities = np.empty((m, k), kind), np.empty((m, k), np.float32)
     for start in range(0, m, _FAISS_QUERIES):
         if progress:
             progress("neighbors", start, m)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -41,6 +40,7 @@ from hybrid_gpu.graph.neighbors import (
     units_for,
 )
 from hybrid_gpu.graph.vectors import Vectors, put_in_order, vectors_of
+from hybrid_gpu.index.build_memory import check_room, check_room_for_groups, groups_for
 from hybrid_gpu.progress import Progress
 from hybrid_gpu.ranking.state import OWN_GRAPH, Grouping, IndexState, Origin
 from hybrid_gpu.validation import (
@@ -56,12 +56,6 @@ BASES = ("auto", "aggregate", "eigen", "sparse-eigen", "none")
 
 _GROUPED = ("auto", "aggregate")
 _DEFAULT_EIGENVECTORS = 100
-_FEWEST_PER_GROUP = 8
-# And never more, whatever n: their inverse takes 64 MB in float32.
-_MOST_GROUPS = 4000
-# What building takes at its peak: measured on 12,000 to 200,000 items with 10 to 50 neighbors,
-# most where every edge is mutual.
-_BYTES_PER_NEIGHBOR, _COPIES = 125, 1.5
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -163,9 +157,11 @@ def state_from_descriptors(
         lists, origin = counted(lists, count, backend)
         if is_approximate(knn):
             origin = replace(origin, recall=measured_recall(lists, units, knn, backend))
+        lists = compact(lists, backend)  # the wide ones are given back before the graph is made
     if not keep:
-        units = None  # gives its memory back before the graph is made
-    return with_units(state_from_lists(lists, origin, None, settings, choice, backend), units)
+        units = None
+    state = state_from_lists(lists, origin, None, settings, choice, backend, own=True)
+    return with_units(state, units)
 
 
 def with_units(state: IndexState, units: Array | None) -> IndexState:
@@ -192,11 +188,14 @@ def state_from_lists(
     settings: Settings,
     choice: BasisChoice,
     backend: Backend,
+    *,
+    own: bool = False,
 ) -> IndexState:
-    """The state of an index of checked k-NN lists (n, k)."""
+    """The state of an index of checked k-NN lists (n, k); its own are kept without a copy."""
     with backend.annotate("graph"):
         graph = reciprocal_graph(lists, gamma=settings.gamma, dtype=settings.dtype, backend=backend)
-    kept = compact(lists, backend) if settings.keep_neighbors else None
+    check_room_for_groups(graph, backend)
+    kept = (lists if own else compact(lists, backend)) if settings.keep_neighbors else None
     return state_from_graph(graph, units, kept, settings, choice, backend, origin=origin)
 
 
@@ -262,8 +261,7 @@ def with_chosen_basis(state: IndexState, choice: BasisChoice, *, labels: Any = N
 
 def default_groups(graph: Graph) -> int:
     """How many aggregates pay: the coarse solve shall cost about as much as a product with W."""
-    entries = int(graph.adjacency.data.shape[0])
-    return max(1, min(graph.n // _FEWEST_PER_GROUP, math.isqrt(2 * entries), _MOST_GROUPS))
+    return groups_for(graph.n, int(graph.adjacency.data.shape[0]))
 
 
 def compact(neighbors: Neighbors, backend: Backend) -> Neighbors:
@@ -283,29 +281,6 @@ def optional_units(descriptors: Any, n: int, dtype: str, backend: Backend) -> Ar
             f"descriptors must have one row for each of the {n} items; got {vectors.shape[0]}."
         )
     return vectors.units()
-
-
-def build_bytes(n: int, d: int, neighbors: int, dtype: str) -> int:
-    """Bytes that building takes at its peak, beside what the caller holds."""
-    descriptors = _COPIES * d * np.dtype(dtype).itemsize
-    return round(n * (_BYTES_PER_NEIGHBOR * neighbors + descriptors))
-
-
-def check_room(n: int, d: int, neighbors: int, backend: Backend, *, dtype: str) -> None:
-    """Refuse what cannot fit: in a container, the system would end the process without a word."""
-    needed, available = build_bytes(n, d, neighbors, dtype), backend.available_bytes()
-    if needed > available:
-        advice = "Take fewer neighbors, or allow the process more memory."
-        if d and build_bytes(n, 0, neighbors, dtype) <= available:
-            advice = (
-                "Pass keep_descriptors=False: they are read tile by tile then, and not kept, and "
-                "the index ranks by rerank and search_items."
-            )
-        raise MemoryError(
-            f"to build an index of {n} items with {neighbors} neighbors each takes about "
-            f"{needed / 1e6:.0f} MB more memory; {available / 1e6:.0f} MB are available on "
-            f"{backend.name}. {advice}"
-        )
 
 
 def _aggregates(state: IndexState, choice: BasisChoice, labels: Any) -> Basis:

@@ -35,7 +35,6 @@ from hybrid_gpu.graph.vectors import vectors_of
 from hybrid_gpu.index.build import (
     BasisChoice,
     Settings,
-    check_room,
     counted,
     optional_units,
     state_from_descriptors,
@@ -44,6 +43,7 @@ from hybrid_gpu.index.build import (
     with_chosen_basis,
     with_units,
 )
+from hybrid_gpu.index.build_memory import check_room
 from hybrid_gpu.index.diffusion_index import DiffusionIndex
 from hybrid_gpu.index.own_graphs import named_graph
 from hybrid_gpu.index.storage import load_state

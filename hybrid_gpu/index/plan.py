@@ -17,7 +17,7 @@ from hybrid_gpu.errors import ConvergenceError
 from hybrid_gpu.evaluation import agreement
 from hybrid_gpu.graph.affinity import Graph, largest_component
 from hybrid_gpu.graph.csr import array_bytes
-from hybrid_gpu.index.build import build_bytes
+from hybrid_gpu.index.build_memory import build_bytes, native_build_bytes
 from hybrid_gpu.index.diffusion_index import DiffusionIndex
 from hybrid_gpu.index.factory import index_of_graph, with_basis
 from hybrid_gpu.index.precompute import column_maker, column_request
@@ -158,9 +158,10 @@ def predicted_bytes(
 ) -> dict[str, int]:
     """Memory that an index of n items will take, part by part, and what making and asking it take.
 
-    ``build`` is the peak of ``build_index`` beside the caller's descriptors, ``search`` that of a
-    batch beside the index, and ``local`` what a local search takes in its place on a CPU with the
-    native core, most of it kept for the next; the other parts are the index.
+    ``build`` is the peak of ``build_index`` beside the caller's descriptors, ``native build`` that
+    on a CPU with the native core, and ``search`` that of a batch beside the index. ``local`` is
+    what a local search takes in its place on a CPU with the native core, most of it kept for the
+    next; the other parts are the index.
 
     Parameters
     ----------
@@ -211,7 +212,7 @@ def predicted_bytes(
     for name, number in (("entries", entries), ("coupled", coupled), ("cells", cells)):
         if not 0 <= check_number(number, name) <= _MOST:
             raise ValueError(f"{name} must lie in [0, 2**48]; got {number}.")
-    basis = 0.0
+    lists, basis = neighbors or round(2 * entries), 0.0
     if groups:
         vectors = 2 * count * (value + 4) + 4 * (count + groups)
         # The inverse of the coarse matrix is dense; its entries before that are few.
@@ -222,7 +223,8 @@ def predicted_bytes(
         "descriptors": count * dimensions * value,
         "neighbors": count * neighbors * (4 + value),
         "basis": round(basis),
-        "build": build_bytes(count, dimensions, neighbors or round(2 * entries), dtype),
+        "build": build_bytes(count, dimensions, lists, dtype),
+        "native build": native_build_bytes(count, dimensions, lists, dtype, entries),
         "search": batch * (query_bytes(count, dtype) + BYTES_PER_LISTED * k),
         "local": _local_bytes(count, entries, groups, threads, value)
         + batch * BYTES_PER_LISTED * k,

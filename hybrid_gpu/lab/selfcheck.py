@@ -257,7 +257,7 @@ def _operations(dtype: str, n: int) -> Iterator[tuple[str, Callable[[Backend], l
     yield (
         "mutual_edges",
         lambda b: _fields(
-            b.mutual_edges(b.asarray(ids), b.asarray(similarities)), "rows", "columns", "weights"
+            b.mutual_edges(b.asarray(ids), b.asarray(similarities)), "indptr", "indices", "data"
         ),
     )
     yield (

@@ -24,7 +24,8 @@ from hybrid_gpu.graph.neighbors import (
     neighbors_of_units,
 )
 from hybrid_gpu.graph.vectors import vectors_of
-from hybrid_gpu.index.build import BasisChoice, Settings, check_room, state_from_lists
+from hybrid_gpu.index.build import BasisChoice, Settings, state_from_lists
+from hybrid_gpu.index.build_memory import check_room
 from hybrid_gpu.index.diffusion_index import DiffusionIndex
 from hybrid_gpu.index.factory import PAPER
 from hybrid_gpu.index.search import search_from_outside

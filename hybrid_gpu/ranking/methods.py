@@ -16,7 +16,7 @@ from hybrid_gpu.diffusion.paper_hybrid import gains_at, hybrid_as_in_paper
 from hybrid_gpu.diffusion.solution import Solution
 from hybrid_gpu.diffusion.sparsity import Sparsity
 from hybrid_gpu.graph.affinity import Graph, normalized
-from hybrid_gpu.graph.csr import csr_from_sorted, row_numbers, submatrix
+from hybrid_gpu.graph.csr import row_numbers, submatrix
 from hybrid_gpu.ranking.first_stage import FirstStage
 from hybrid_gpu.ranking.local_ranking import check_local, local_ranking
 from hybrid_gpu.ranking.query_expansion import expanded
@@ -154,8 +154,7 @@ def _cut_out(graph: Graph, places: Array, backend: Backend) -> Any:
     affinity = backend.csr(weights, part.indices, part.indptr, part.shape)
     ones = xp.ones((part.shape[0], 1), dtype=weights.dtype, device=backend.device)
     degrees = backend.spmm(affinity, ones)[:, 0]
-    again = normalized(weights, rows, columns, degrees, xp)
-    return csr_from_sorted(again, rows, columns, part.shape, backend)
+    return normalized(affinity, degrees, graph.dtype, backend)
 
 
 def _fast_spectral(state: IndexState, first_stage: FirstStage, request: Request) -> Solution:

@@ -4,15 +4,16 @@
 
 /* The lists of some items by column: without ids below 0, the item's own, what is not positive, and
  * all but the first of a repeated id. Rows of `columns` and `weights` (n, k) begin with them, as
- * many as `counts` (n,) tells. Not 0: there is no memory. */
+ * many as `counts` (n,) tells. `ids` and `similarities` begin with the first of these items. Not 0:
+ * there is no memory. */
 HG_EXPORT int64_t LISTS(hg_sorted_lists)(int64_t first, int64_t last, int64_t k, const int64_t *ids,
                                          const REAL *similarities, int32_t *columns, REAL *weights,
                                          int32_t *counts) {
     uint64_t *keys = malloc((size_t)(k > 0 ? k : 1) * sizeof(uint64_t));
     if (!keys) return -1;
     for (int64_t i = first; i < last; i++) {
-        const int64_t *row = ids + i * k;
-        const REAL *values = similarities + i * k;
+        const int64_t *row = ids + (i - first) * k;
+        const REAL *values = similarities + (i - first) * k;
         int64_t known = 0, kept = 0, before = -1;
         /* The place in the list rides along: equal ids stay in their order. */
         for (int64_t s = 0; s < k; s++)
@@ -70,23 +71,6 @@ HG_EXPORT void LISTS(hg_count_back)(int64_t first, int64_t last, int64_t k, cons
         int64_t both = 0;
         for (int32_t s = 0; s < counts[i]; s++) both += back[i * k + s] > 0;
         found[i] = both;
-    }
-}
-
-/* Edges that both ends list, where `indptr` (n + 1,) says, with the mean of their weights. */
-HG_EXPORT void LISTS(hg_mutual_edges)(int64_t first, int64_t last, int64_t k,
-                                      const int32_t *columns, const REAL *weights,
-                                      const int32_t *counts, const REAL *back,
-                                      const int64_t *indptr, int64_t *rows, int64_t *others,
-                                      double *means) {
-    for (int64_t i = first; i < last; i++) {
-        int64_t e = indptr[i];
-        for (int64_t s = i * k; s < i * k + counts[i]; s++)
-            if (back[s] > 0) {
-                rows[e] = i;
-                others[e] = columns[s];
-                means[e++] = ((double)weights[s] + (double)back[s]) / 2;
-            }
     }
 }
 

@@ -1,4 +1,5 @@
-/* Rows of a sparse matrix of REAL in another order; included by graph.c for each type and INDEX. */
+/* Rows of a sparse matrix, made of lists of REAL or in another order; included by graph.c for each
+ * type and INDEX. */
 
 #define ROWS(name) HG_NAME(HG_PASTE(HG_PASTE(name, REAL_NAME), INDEX_NAME))
 
@@ -54,6 +55,21 @@ HG_EXPORT void ROWS(hg_reorder)(int64_t first, int64_t last, const int64_t *orde
             values[e] = data[begin + e];
         }
         ROWS(hg_sort_entries)(columns, values, count);
+    }
+}
+
+/* The edges that both ends of sorted lists (n, k) give, with the mean of their weights: those of row i
+ * from `starts[i]` on, by column. */
+HG_EXPORT void ROWS(hg_mutual_edges)(int64_t first, int64_t last, int64_t k, const int32_t *columns,
+                                     const REAL *weights, const int32_t *counts, const REAL *back,
+                                     const int64_t *starts, INDEX *others, double *means) {
+    for (int64_t i = first; i < last; i++) {
+        int64_t e = starts[i];
+        for (int64_t s = i * k; s < i * k + counts[i]; s++)
+            if (back[s] > 0) {
+                others[e] = columns[s];
+                means[e++] = ((double)weights[s] + (double)back[s]) / 2;
+            }
     }
 }
 

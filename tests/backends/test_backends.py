@@ -297,10 +297,11 @@ def test_mutual_edges_equal_their_generic_twin(backend, rng, dtype):
         ours,
         GenericBackend.mutual_edges(backend, *map(backend.asarray, (ids, similarities))),
     ):
-        rows, columns, weights = (
-            backend.to_numpy(part) for part in (edges.rows, edges.columns, edges.weights)
+        indptr, columns, weights = (
+            backend.to_numpy(part) for part in (edges.indptr, edges.indices, edges.data)
         )
-        assert rows.dtype == columns.dtype == np.int64
+        assert indptr.dtype == columns.dtype == np.int32
+        rows = np.repeat(np.arange(n), np.diff(indptr))
         assert weights.dtype == np.float64
         assert list(zip(rows.tolist(), columns.tolist(), strict=True)) == [
             (i, j) for i, j, _ in expected
@@ -576,7 +577,7 @@ def test_mutual_edges_do_not_depend_on_tiles(backend, rng, monkeypatch):
 
     def edges():
         found = backend.mutual_edges(backend.asarray(ids), backend.asarray(similarities))
-        return [backend.to_numpy(one) for one in (found.rows, found.columns, found.weights)]
+        return [backend.to_numpy(one) for one in (found.indptr, found.indices, found.data)]
 
     whole = edges()
     monkeypatch.setattr(numpy_backend, "_LIST_ENTRIES", 64)

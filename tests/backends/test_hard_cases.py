@@ -171,9 +171,9 @@ def test_mutual_edges_take_any_order_and_both_widths_of_ids(backend, order, id_d
     similarities = np.array([[0.5, 0.25], [1.0, 0.5], [0.75, 0.0], [0.5, 0.5]])
     edges = backend.mutual_edges(order(backend, ids.astype(id_dtype)), order(backend, similarities))
     # 3 lists 0, and 0 lists 3.
-    assert backend.to_numpy(edges.rows).tolist() == [0, 0, 1, 1, 2, 3]
-    assert backend.to_numpy(edges.columns).tolist() == [1, 3, 0, 2, 1, 0]
-    assert backend.to_numpy(edges.weights).tolist() == [0.75, 0.375, 0.75, 0.625, 0.625, 0.375]
+    assert backend.to_numpy(edges.indptr).tolist() == [0, 2, 4, 5, 6]
+    assert backend.to_numpy(edges.indices).tolist() == [1, 3, 0, 2, 1, 0]
+    assert backend.to_numpy(edges.data).tolist() == [0.75, 0.375, 0.75, 0.625, 0.625, 0.375]
 
 
 # ---- top-k

@@ -235,7 +235,7 @@ def test_bits_do_not_depend_on_the_number_of_threads(backend, monkeypatch, m):
         taken = backend.subtract_spmm(values, matrix, turned)
         edges = backend.mutual_edges(*lists)
         parts = (product.values, product.curvature, update.solution, update.residual, taken)
-        more = (update.squared_norm, backend.column_dots(turned, taken), edges.rows, edges.weights)
+        more = (update.squared_norm, backend.column_dots(turned, taken), edges.indices, edges.data)
         made.append(b"".join(part.tobytes() for part in (*parts, *more)))
     threads._pool.cache_clear()
     assert made[0] == made[1] == made[2] == made[3]
@@ -271,11 +271,11 @@ def test_mutual_edges_are_the_generic_ones(backend, n, k, dtype):
     ids, similarities = lists_of(np.random.default_rng(n + k), n, k, dtype)
     expected = Generic().mutual_edges(ids, similarities)
     found = backend.mutual_edges(ids, similarities)
-    for name in ("rows", "columns", "weights"):
+    for name in ("indptr", "indices", "data"):
         one, other = getattr(found, name), getattr(expected, name)
         assert one.dtype == other.dtype
         assert np.array_equal(one, other)
-    assert n < 30 or found.rows.size
+    assert n < 30 or found.data.size
 
 
 @pytest.mark.parametrize("index", ["int32", "int64"])

@@ -381,7 +381,7 @@ def operations_of_the_backend(backend):
     found += [device.matmul(dense().T, dense(1)), wide.ids, device.top_k(dense().T, 3).ids]
     found += [device.place(ids, device.asarray(np.ones((2, 2))), 9)]
     edges = device.mutual_edges(ids[:, :1], device.asarray(np.ones((2, 1))))
-    found += [edges.rows, edges.columns, edges.weights]
+    found += [edges.indptr, edges.indices, edges.data]
     found += [device.connected_components(adjacency).shape[0], device.available_bytes() > 0]
     found += [part for (part,) in device.uploads((np.arange(7.0),), 0, 3)]
     found += [device.download(dense())(), device.download(dense().T)()]

@@ -7,13 +7,14 @@ from conftest import clustered_vectors, dense, path, random_affinity, two_clique
 
 import hybrid_gpu as hg
 from hybrid_gpu import reference
+from hybrid_gpu.backends.csr_arrays import csr_from_sorted
 from hybrid_gpu.graph.affinity import (
     largest_component,
     neighbors_from_lists,
     numbering_of,
     renumbered,
 )
-from hybrid_gpu.graph.csr import csr_from_sorted, row_numbers, submatrix
+from hybrid_gpu.graph.csr import row_numbers, submatrix
 
 
 def graph_of_lists(backend, ids, similarities, **options):

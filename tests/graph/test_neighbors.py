@@ -198,8 +198,13 @@ def test_faiss_padding_becomes_no_neighbor(backend, rng):
 @needs_faiss
 def test_faiss_is_chosen_from_20_000_items_on(monkeypatch):
     asked = []
-    monkeypatch.setattr(module, "_through_faiss", lambda units, *_, **__: asked.append(len(units)))
-    monkeypatch.setattr(module, "exact_neighbors", lambda units, *_, **__: asked.append(0))
+
+    def ask(count):
+        asked.append(count)
+        return module.Neighbors(np.zeros((1, 1), np.int64), np.zeros((1, 1)))
+
+    monkeypatch.setattr(module, "_through_faiss", lambda units, *_, **__: ask(len(units)))
+    monkeypatch.setattr(module, "exact_neighbors", lambda units, *_, **__: ask(0))
     for n in (19_999, 20_000):
         hg.nearest_neighbors(np.ones((n, 2)), np.ones((3, 2)), k=1, backend="numpy")
     assert asked == [0, 20_000]

@@ -537,7 +537,7 @@ def test_array_of_the_other_strict_device_is_never_taken_silently():
 
 
 def test_what_cannot_fit_into_memory_is_refused_before_the_work(backend, monkeypatch):
-    monkeypatch.setattr(type(backend), "available_bytes", lambda self: 15_000)
+    monkeypatch.setattr(type(backend), "available_bytes", lambda self: 5_000)
     with pytest.raises(MemoryError, match=r"takes about 0 MB.*Take fewer neighbors"):
         hg.build_index(VECTORS, neighbors=10, backend=backend)
     ids = np.tile(np.arange(10), (len(VECTORS), 1))

@@ -199,8 +199,9 @@ def test_time_is_told_per_query(backend, monkeypatch):
 
 def test_the_peak_of_a_build_is_told_before_it_is_refused(monkeypatch):
     vectors = clustered_vectors(np.random.default_rng(61), n=300, clusters=4).astype("float32")
-    needed = hg.predicted_bytes(300, dimensions=vectors.shape[1], neighbors=8)["build"]
     backend = hg.select_backend("numpy")
+    part = "native build" if backend.searches_locally else "build"
+    needed = hg.predicted_bytes(300, entries=4, dimensions=vectors.shape[1], neighbors=8)[part]
     monkeypatch.setattr(type(backend), "available_bytes", lambda self: needed)
     assert hg.build_index(vectors, neighbors=8, backend=backend).n == 300
     monkeypatch.setattr(type(backend), "available_bytes", lambda self: needed - 1)
@@ -209,3 +210,28 @@ def test_the_peak_of_a_build_is_told_before_it_is_refused(monkeypatch):
     # Lists that are not kept are made all the same: about two neighbors for an entry of the graph.
     kept, made = (hg.predicted_bytes(300, entries=10, neighbors=k)["build"] for k in (20, 0))
     assert kept == made
+
+
+def test_a_graph_of_too_many_edges_is_refused_before_its_groups_are_made(monkeypatch):
+    backend = hg.select_backend("numpy")
+    if not backend.searches_locally:
+        pytest.skip("what is asked for before is enough for any edges")
+    ids = (np.arange(400)[:, None] + [1, 2, 3, -1, -2, -3]) % 400  # every edge is mutual
+    similarities = np.broadcast_to(np.linspace(0.9, 0.4, 6, dtype=np.float32), ids.shape)
+    rooms = iter([2**40, 10_000])
+    monkeypatch.setattr(type(backend), "available_bytes", lambda self: next(rooms))
+    with pytest.raises(MemoryError, match="to group 400 items with 1200 edges takes about"):
+        hg.build_index_from_neighbors(ids, similarities, neighbors=6, backend=backend)
+
+
+def test_edges_that_do_not_fit_are_refused(monkeypatch):
+    backend = hg.select_backend("numpy")
+    if not backend.searches_locally:
+        pytest.skip("of the native core")
+    module = sys.modules["hybrid_gpu.backends.native_graph"]
+    monkeypatch.setattr(module, "available_host_bytes", lambda: 47)
+    ids, similarities = np.array([[1], [0], [3], [2]]), np.full((4, 1), 0.5, np.float32)
+    with pytest.raises(MemoryError, match="4 edges take 0 MB more memory"):
+        backend.mutual_edges(ids, similarities)
+    monkeypatch.setattr(module, "available_host_bytes", lambda: 48)
+    assert backend.mutual_edges(ids, similarities).data.size == 4

@@ -167,13 +167,8 @@ def search(folder: Path, items: int, settings: dict[str, Any]) -> dict[str, Any]
     for batch in (1, min(BATCH, settings["queries"])):
         taken = waits(index, seen, batch, settings["seconds"], **request)
         if batch == 1:
-            row |= dict(
-                zip(
-                    ("p50 ms", "p95 ms", "p99 ms"),
-                    1e3 * np.percentile(taken, (50, 95, 99)),
-                    strict=True,
-                )
-            )
+            marks = 1e3 * np.percentile(taken, (50, 95, 99))
+            row |= dict(zip(("p50 ms", "p95 ms", "p99 ms"), marks.tolist(), strict=True))
         row["ms per query, batches"] = float(1e3 * taken.mean() / batch)
     ranking = index.rerank(*some, **request)
     del index

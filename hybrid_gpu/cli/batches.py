@@ -175,5 +175,7 @@ def _show(report: FilesReport) -> None:
 
 
 def _plain(text: str) -> str:
-    """Text that any terminal takes: names of files may be no text at all."""
-    return text.encode("utf-8", "backslashreplace").decode()
+    """Text that any terminal takes: names of files may be no text, or hold commands for it."""
+    return "".join(
+        one if one.isprintable() else one.encode("unicode_escape").decode() for one in text
+    )

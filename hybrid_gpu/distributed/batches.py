@@ -60,6 +60,9 @@ Ask = Callable[[tuple[HostArray, ...]], Answers]
 def answered_dict(batch: Mapping[str, Any], options: ColumnOptions, ask: Ask) -> dict[str, Any]:
     """A dict of arrays, each with a row for each query."""
     arrays = {name: np.asarray(host_copy(column)) for name, column in batch.items()}
+    if len({array.shape[:1] for array in arrays.values()}) > 1:
+        shapes = {name: array.shape for name, array in arrays.items()}
+        raise ValueError(f"columns of a batch must have a row for each query; got shapes {shapes}.")
     chosen = options.chosen({name: _is_vectors(column) for name, column in arrays.items()})
     answers = ask(_given([stacked(arrays[name], name) for name in chosen.names], chosen.lists))
     kept = {name: column for name, column in arrays.items() if name not in chosen.names}
@@ -69,9 +72,13 @@ def answered_dict(batch: Mapping[str, Any], options: ColumnOptions, ask: Ask) ->
 
 def answered_frame(batch: Any, options: ColumnOptions, ask: Ask) -> Any:
     """A data frame of pandas: a row for each query, whose index it keeps."""
+    names = {str(name): name for name in batch.columns}
+    if len(names) < len(batch.columns):
+        raise ValueError(
+            f"columns of a frame must have names of their own; got {shown(list(batch.columns))}."
+        )
     if _is_made_up(batch):
         batch = batch[:0]
-    names = {str(name): name for name in batch.columns}
     chosen = options.chosen({name: _holds_vectors(batch[own]) for name, own in names.items()})
     columns = [stacked(batch[names[name]].to_numpy(), name) for name in chosen.names]
     answers = ask(_given(columns, chosen.lists))
@@ -159,6 +166,12 @@ def stacked(column: HostArray, name: str) -> HostArray:
 def _given(columns: list[HostArray], lists: tuple[str, ...]) -> tuple[HostArray, ...]:
     """Descriptors as one array, or both lists."""
     if lists:
+        for name, column in zip(lists, columns, strict=True):
+            if column.ndim < 2:  # which would be the only list of a single query
+                raise ValueError(
+                    f"column {name!r} must hold a list in each row; got single values of "
+                    f"{column.dtype}. Lists of one result are of shape (m, 1)."
+                )
         return tuple(columns)
     if len(columns) == 1 and columns[0].ndim != 1:
         return (columns[0],)

@@ -159,7 +159,9 @@ class RayEngine:
             return
         try:
             if self._scheduler is None:
+                # Not the cluster that RAY_ADDRESS names, or that somebody else has started here.
                 ray.init(
+                    address="local",
                     num_cpus=self._workers,
                     include_dashboard=False,
                     log_to_driver=False,

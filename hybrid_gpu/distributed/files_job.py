@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import threading
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -17,6 +18,7 @@ from hybrid_gpu.distributed.query_files import SUFFIXES, count_queries, is_parqu
 from hybrid_gpu.distributed.reranker import Reranker
 from hybrid_gpu.distributed.shards import Outcome, Shard, error_line, file_digest
 from hybrid_gpu.distributed.summary import FilesReport, ShardReport
+from hybrid_gpu.errors import IndexFileError
 from hybrid_gpu.files.folder_lock import own_folder
 from hybrid_gpu.files.writing import take_name
 from hybrid_gpu.index.storage import is_ours
@@ -24,6 +26,7 @@ from hybrid_gpu.progress import Progress, ProgressOption, as_progress
 from hybrid_gpu.validation import check_choice, check_count, check_positive, shown
 
 EngineName: TypeAlias = Literal["local", "dask", "ray"]
+_LONGEST_NAME = 255  # in bytes, on nearly all file systems
 
 
 def rerank_files(
@@ -182,6 +185,7 @@ class _FilesRun:
     ) -> None:
         self._writer, self._reranker, self._bar = writer, reranker, bar
         self._sources = [_Source(path) for path in sources]
+        self._numbers: dict[tuple[str, str], int] = {}  # where to look for a free name
 
     def answer(self, engine: Engine) -> None:
         """Have all files answered that have no answers yet."""
@@ -216,26 +220,25 @@ class _FilesRun:
     def _begin(self, source: _Source) -> bool:
         """Plan a file, or find that it is done, or cannot be; whether there is anything to do."""
         manifest, name = self._writer.manifest, str(source.path)
+        source.output = manifest.outputs.get(name, "")
         try:
-            if name in manifest.outputs:
-                source.output = manifest.outputs[name]
-            else:
-                source.output = self._free_name(source.path)
-                self._writer.plan(name, source.output)
             place = self._writer.folder / source.output
-            source.done = manifest.done.get(source.output)
-            if not os.path.lexists(place):
-                source.done = None
-                return True
-            self._check_kept(source, place)
-        except (ValueError, OSError) as fault:
-            if isinstance(fault, OSError) and not source.output:
-                raise  # of the manifest: the disk is full, or gone
+            if source.output and os.path.lexists(place):
+                source.done = manifest.done.get(source.output)
+                self._check_kept(source, place)
+                source.state = "kept"
+                self._bar.finish(source.path)
+                return False
+            # By its content, which may be another than when it was planned: of a file that was
+            # empty then, say.
+            suffix = ".parquet" if is_parquet(source.path) else ".npz"
+        except (ValueError, OSError, IndexFileError) as fault:
             source.fail(error_line(fault))
             return False
-        source.state = "kept"
-        self._bar.finish(source.path)
-        return False
+        if not source.output.endswith(suffix):
+            source.output = self._free_name(source.path, suffix)
+            self._writer.plan(name, source.output)  # it ends the run if the disk is full, or gone
+        return True
 
     def _check_kept(self, source: _Source, place: Path) -> None:
         """Refuse answers that are not those of the query set as it is."""
@@ -251,15 +254,13 @@ class _FilesRun:
                 "answered anew, or name another folder. Nothing was changed."
             )
 
-    def _free_name(self, path: Path) -> str:
+    def _free_name(self, path: Path, suffix: str) -> str:
         """A name for answers that no other query set has: ``x.npz``, ``x-2.npz`` and so on."""
-        suffix = ".parquet" if is_parquet(path) else ".npz"
         stem = path.stem.lstrip(".").replace("\\", "_") or "queries"
-        taken = set(self._writer.manifest.outputs.values())
-        name, number = f"{stem}{suffix}", 1
-        while name in taken:
+        taken, number = self._writer.manifest.taken, self._numbers.get((stem, suffix), 1)
+        while (name := _name(stem, "" if number == 1 else f"-{number}", suffix)) in taken:
             number += 1
-            name = f"{stem}-{number}{suffix}"
+        self._numbers[stem, suffix] = number
         return name
 
     def _take(self, outcome: Outcome) -> bool:
@@ -283,6 +284,14 @@ class _FilesRun:
         return True
 
 
+def _name(stem: str, number: str, suffix: str) -> str:
+    """The name of a file, its stem cut to what file systems take."""
+    room = _LONGEST_NAME - len(number) - len(suffix)
+    while len(os.fsencode(stem)) > room:
+        stem = stem[:-1]
+    return f"{stem}{number}{suffix}"
+
+
 class _Bar:
     """One progress for all files, in queries."""
 
@@ -291,27 +300,30 @@ class _Bar:
         self._sources = sources
         self._counts: dict[Path, int] = {}
         self._finished: dict[Path, int] = {}
+        self._done = self._total = 0
+        self._lock = threading.Lock()  # threads that listen to workers tell, too
         if self._progress is not None:
             for path in sources:
                 try:
                     self._counts[path] = count_queries(path)
                 except (ValueError, OSError, ImportError, MemoryError):
                     self._counts[path] = 0  # which will be told when it is its turn
-            self._show()
+            self._total = sum(self._counts.values())
+            self._progress("batch", 0, self._total)
 
     def tell(self, number: int, done: int) -> None:
         """So many queries of a file are answered."""
-        if self._progress is not None:
-            self._finished[self._sources[number]] = done
-            self._show()
+        self._show(self._sources[number], done)
 
     def finish(self, path: Path) -> None:
         """All queries of a file are answered."""
-        if self._progress is not None:
-            self._finished[path] = self._counts[path]
-            self._show()
+        self._show(path, self._counts.get(path, 0))
 
-    def _show(self) -> None:
-        assert self._progress is not None
-        total = sum(self._counts.values())
-        self._progress("batch", min(sum(self._finished.values()), total), total)
+    def _show(self, path: Path, done: int) -> None:
+        if self._progress is None:
+            return
+        with self._lock:  # the sum is kept, not made anew: there may be very many files
+            self._done += done - self._finished.get(path, 0)
+            self._finished[path] = done
+            now = min(self._done, self._total)
+        self._progress("batch", now, self._total)

@@ -12,6 +12,7 @@ import json
 import os
 import pickle
 import queue
+import secrets
 import signal
 import struct
 import subprocess
@@ -24,7 +25,7 @@ from hybrid_gpu.distributed.shards import Outcome, Shard, answer_shard
 
 _START = (
     "import json, sys; sys.path[:] = json.loads(sys.argv[1]); "
-    "from hybrid_gpu.distributed.local_workers import main; main()"
+    "from hybrid_gpu.distributed.local_workers import main; main(sys.argv[2])"
 )
 _LENGTH = struct.Struct("<Q")
 _STOPPED_WITHIN = 5.0
@@ -83,6 +84,7 @@ class _Worker:
     def __init__(self, number: int) -> None:
         self._number = number
         self._process: subprocess.Popen[bytes] | None = None
+        self._mark = b""
 
     def outcome(
         self,
@@ -100,6 +102,7 @@ class _Worker:
             if stop.is_set():  # meanwhile: who stopped us has not seen this one
                 process.kill()
             with contextlib.suppress(EOFError, BrokenPipeError):
+                self._pass_over(process.stdout)
                 send(process.stdin, shard)
                 while True:
                     answer = receive(process.stdout)
@@ -118,13 +121,21 @@ class _Worker:
     def _running(self) -> subprocess.Popen[bytes]:
         if self._process is None or self._process.poll() is not None:
             path = json.dumps([entry for entry in sys.path if isinstance(entry, str)])
+            self._mark = secrets.token_hex(16).encode()
             self._process = subprocess.Popen(
-                [sys.executable, "-c", _START, path],
+                [sys.executable, "-c", _START, path, self._mark.decode()],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 env={**os.environ, "HYBRID_GPU_WORKER": str(self._number)},
             )
         return self._process
+
+    def _pass_over(self, pipe: Any) -> None:
+        """Read up to the first word of a new worker: a start-up file may print before it."""
+        mark, self._mark = self._mark, b""
+        seen = b""
+        while not seen.endswith(mark):
+            seen = (seen + _exactly(pipe, 1))[-len(mark) :]
 
     def end(self) -> None:
         """End it now, whatever it is at."""
@@ -168,12 +179,14 @@ def _exactly(pipe: BinaryIO, count: int) -> bytes:
     return content
 
 
-def main() -> None:
+def main(mark: str) -> None:
     """What a worker does: answer shards from its standard input until that is closed."""
     # Ctrl-C goes to the whole group: the one who started us decides what becomes of the work.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # what anybody prints goes elsewhere
+    answers.write(mark.encode())
+    answers.flush()
     shards: queue.Queue[Shard] = queue.Queue()
 
     def listen() -> None:

@@ -78,6 +78,8 @@ class Manifest:
         Index and options.
     outputs : dict
         The file of answers of each query set that is planned.
+    taken : set
+        Every name that was ever planned; no two query sets share one.
     done : dict
         By the names of the files.
     marks : set
@@ -88,6 +90,7 @@ class Manifest:
 
     job: Mapping[str, Any]
     outputs: dict[str, str] = field(default_factory=dict)
+    taken: set[str] = field(default_factory=set)
     done: dict[str, DoneShard] = field(default_factory=dict)
     marks: set[str] = field(default_factory=set)
     length: int = 0
@@ -95,14 +98,16 @@ class Manifest:
     def take(self, line: Mapping[str, Any]) -> bool:
         """Take what a line says; False if no manifest of ours says such a thing."""
         if "run" in line:
-            self.marks.add(line["run"])
-            return bool(_MARK.fullmatch(str(line["run"])))
+            mark = str(line["run"])
+            self.marks.add(mark)
+            return bool(_MARK.fullmatch(mark))
         if "planned" in line and isinstance(line["planned"], dict):
             name, output = (line["planned"].get(part) for part in ("input", "output"))
-            if isinstance(name, str) and _is_name(output):
-                self.outputs[name] = str(output)
-                return True
-            return False
+            if not isinstance(name, str) or not _is_name(output) or output in self.taken:
+                return False
+            self.outputs[name] = str(output)
+            self.taken.add(str(output))
+            return True
         if "done" in line and isinstance(line["done"], dict):
             shard = _done_shard(line["done"])
             if shard is not None:
@@ -141,7 +146,7 @@ def own_files(folder: Path) -> frozenset[str]:
     manifest = read_manifest(folder)
     if manifest is None:
         return frozenset()
-    return frozenset({MANIFEST, *manifest.outputs.values(), *unfinished(folder, manifest.marks)})
+    return frozenset({MANIFEST, *manifest.taken, *unfinished(folder, manifest.marks)})
 
 
 def unfinished(folder: Path, marks: set[str]) -> Iterator[str]:
@@ -207,8 +212,10 @@ class ManifestWriter:
             with os.fdopen(self._file, "wb", buffering=0, closefd=False) as file:
                 write_all(file, memoryview(content))
             os.fsync(self._file)
-        except BaseException:
+        except BaseException as fault:
             os.ftruncate(self._file, end)
+            if isinstance(fault, OSError):  # that of a descriptor names no file
+                fault.filename = str(self.folder / MANIFEST)
             raise
         self.manifest.take(json.loads(content))
 

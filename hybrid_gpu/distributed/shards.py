@@ -19,6 +19,7 @@ from hybrid_gpu.distributed.answer_files import answer_file
 from hybrid_gpu.distributed.manifest import DoneShard, no_room
 from hybrid_gpu.distributed.query_files import is_parquet, query_parts
 from hybrid_gpu.distributed.reranker import Reranker
+from hybrid_gpu.files.stored_arrays import open_plain_file
 from hybrid_gpu.files.writing import sync_file
 from hybrid_gpu.ranking.top_items import Report
 
@@ -109,10 +110,10 @@ def error_line(fault: BaseException) -> str:
 
 
 def file_digest(path: Path) -> tuple[int, str]:
-    """Bytes and SHA-256 of a file."""
+    """Bytes and SHA-256 of a plain file; a pipe in its place is an error, not a wait."""
     sums, size = hashlib.sha256(), 0
     buffer = memoryview(bytearray(_PIECE))
-    with open(path, "rb", buffering=0) as file:
+    with open_plain_file(path) as file:
         while count := file.readinto(buffer):
             sums.update(buffer[:count])
             size += count

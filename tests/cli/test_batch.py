@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 
 import numpy as np
 import pytest
@@ -49,6 +50,15 @@ def test_a_bad_file_is_named_and_the_exit_code_is_1(place):
     assert done.exit_code == 1
     assert "bad.npy: queries must have the index's 8 dimensions" in done.stderr
     assert (place / "answers" / "a.npz").exists()
+
+
+@pytest.mark.skipif(os.name == "nt", reason="Windows has no such names")
+def test_names_of_files_tell_the_terminal_nothing(place):
+    np.save("red \x1b[31m\nline.npy", np.load("a.npy"))
+    np.save("\x1b[2Jbad.npy", np.zeros((2, 3)))
+    done = batch("red \x1b[31m\nline.npy", "\x1b[2Jbad.npy")
+    assert "\x1b" not in done.output
+    assert r"\x1b[2Jbad.npy: queries must" in done.stderr
 
 
 def test_json_is_one_object_with_every_file(place):

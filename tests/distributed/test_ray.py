@@ -130,6 +130,15 @@ def test_workers_that_are_killed_lose_nothing(place, cluster, monkeypatch):
     assert set(computed(place / "answers").values()) == {1}
 
 
+def test_a_run_of_its_own_joins_no_other_cluster(place, monkeypatch):
+    if ray.is_initialized():
+        ray.shutdown()
+    monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:1")
+    sets, rerank = write_sets(place / "queries"), reranker(place / "index")
+    assert hg.rerank_files(rerank, sets, place / "answers", engine="ray", workers=2).complete
+    assert not ray.is_initialized()
+
+
 def test_no_cluster_at_an_address_is_told(place, monkeypatch):
     if ray.is_initialized():
         ray.shutdown()

@@ -287,6 +287,8 @@ def test_a_manifest_that_is_none_of_ours_is_refused(place, sets, rerank, content
         {"planned": "a"},
         {"done": {"output": "a.npz"}},
         {"run": "not a mark"},
+        {"run": ["01234567"]},
+        {"planned": {"input": "another", "output": "set0.npz"}},
         {"else": 1},
     ],
 )
@@ -447,6 +449,73 @@ def test_bad_files_fail_alone(place, sets, rerank, expected):
         assert (none["ids"].shape, none["ids"].dtype) == ((0, K), np.int64)
 
 
+def test_lists_of_single_values_are_no_list_of_one_query(place, rerank):
+    np.savez(place / "flat.npz", ids=np.arange(5), similarities=np.ones(5), user=np.arange(5))
+    report = hg.rerank_files(rerank, place / "flat.npz", place / "answers")
+    assert "a list in each row" in report.failed[0].error
+    assert contents(place / "answers") == {}
+
+
+def test_a_file_that_nobody_may_read_fails_alone(place, sets, rerank, expected, monkeypatch):
+    real = files_job.is_parquet
+
+    def is_parquet(path):
+        if path == sets[1]:
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+        return real(path)
+
+    monkeypatch.setattr(files_job, "is_parquet", is_parquet)
+    report = hg.rerank_files(rerank, sets, place / "answers")
+    assert [shard.state for shard in report.shards] == ["done", "failed", "done", "done"]
+    assert report.failed[0].error == f"{sets[1]}: Permission denied."
+    monkeypatch.undo()
+    assert hg.rerank_files(rerank, sets, place / "answers").complete
+    assert contents(place / "answers") == expected
+
+
+def test_a_disk_that_is_full_before_anything_is_answered_ends_the_run(
+    place, sets, rerank, expected, monkeypatch
+):
+    real, calls = manifest.write_all, []
+
+    def write(file, content):
+        calls.append(1)
+        if len(calls) > 2:  # the plan of the second file
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        real(file, content)
+
+    monkeypatch.setattr(manifest, "write_all", write)
+    with pytest.raises(OSError, match=r"No space left on device: .*manifest\.jsonl"):
+        hg.rerank_files(rerank, sets, place / "answers")
+    monkeypatch.undo()
+    assert hg.rerank_files(rerank, sets, place / "answers").complete
+    assert contents(place / "answers") == expected
+
+
+def test_a_file_that_becomes_parquet_later_gets_parquet_answers(place, sets, rerank):
+    pyarrow = pytest.importorskip("pyarrow")
+    parquet = pytest.importorskip("pyarrow.parquet")
+    late = place / "late.parquet"
+    late.touch()  # somebody is about to write it
+    report = hg.rerank_files(rerank, [late, *sets], place / "answers")
+    assert [shard.input for shard in report.failed] == [str(late)]
+    parquet.write_table(pyarrow.table({"vector": list(vectors(3, seed=71))}), late)
+    assert hg.rerank_files(rerank, [late, *sets], place / "answers").complete
+    assert parquet.read_table(place / "answers" / "late.parquet").num_rows == 3
+    assert len(hg.rerank_files(rerank, [late, *sets], place / "answers").of("kept")) == 5
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="this system has no pipes with names")
+def test_pipes_in_the_place_of_files_are_told_and_not_waited_for(place, sets, rerank):
+    hg.rerank_files(rerank, sets, place / "answers")
+    for path in (sets[0], place / "answers" / "set1.npz"):
+        path.unlink()
+        os.mkfifo(path)
+    report = hg.rerank_files(rerank, sets, place / "answers")
+    assert [shard.state for shard in report.shards] == ["failed", "failed", "kept", "kept"]
+    assert all("not a plain file" in shard.error for shard in report.failed)
+
+
 def test_a_shard_that_fails_leaves_no_file_behind(place, rerank):
     np.save(place / "bad.npy", np.full((2, DIMENSIONS), np.nan))
     (place / "answers").mkdir()
@@ -479,6 +548,15 @@ def test_a_worker_that_dies_gets_a_successor(place, sets, monkeypatch):
     assert report.complete
     assert contents(place / "answers") == contents(place / "undisturbed")
     assert set(computed(place / "answers").values()) == {1}
+
+
+def test_what_a_start_up_file_prints_is_no_answer(place, sets, rerank, expected, monkeypatch):
+    (place / "start").mkdir()
+    (place / "start" / "sitecustomize.py").write_text("print('welcome to this machine' * 9)")
+    monkeypatch.setenv("PYTHONPATH", str(place / "start"))
+    monkeypatch.setenv("PYTHONUNBUFFERED", "1")
+    assert hg.rerank_files(rerank, sets, place / "answers", workers=2).complete
+    assert contents(place / "answers") == expected
 
 
 @pytest.mark.slow
@@ -586,6 +664,18 @@ def test_names_of_files_may_be_anything(place, rerank):
     report = hg.rerank_files(rerank, odd, place / "answers")
     assert len(report.of("kept")) == len(odd)
     assert len(contents(place / "answers")) == len(odd)
+
+
+def test_names_as_long_as_names_can_be_are_cut(place, rerank):
+    odd = []
+    for folder, name in (("a", "x" * 251), ("b", "x" * 251), ("a", "\u00e9" * 125)):
+        (place / folder).mkdir(exist_ok=True)
+        odd.append(place / folder / f"{name}.npy")
+        np.save(odd[-1], vectors(3, seed=300 + len(odd)))
+    report = hg.rerank_files(rerank, odd, place / "answers")
+    assert report.complete
+    assert report.shards[1].output == "x" * 249 + "-2.npz"
+    assert len(hg.rerank_files(rerank, odd, place / "answers").of("kept")) == 3
 
 
 def test_names_of_arrays_lead_nowhere(place, rerank):

@@ -284,11 +284,39 @@ def test_lists_of_another_engine_go_by_name(keyed):
         ({"descriptors": QUERIES[:, :3]}, "6 dimensions"),
         ({"descriptors": np.array(["foo", "foo"], object)}, "meta=rerank.meta"),
         ({"descriptors": np.array([[1.0], [1.0, 2.0]], object)}, "one length"),
+        ({"descriptors": QUERIES, "query": np.zeros(8)}, "row for each query"),
+        ({"ids": np.arange(9), "similarities": np.ones(9)}, "a list in each row"),
+        ({"ids": np.ones((9, 1), int), "similarities": np.ones(9)}, "a list in each row"),
     ],
 )
 def test_batches_that_cannot_be_understood_are_told(folder, batch, message):
     with pytest.raises((ValueError, TypeError), match=message):
         reranker(folder)(batch)
+
+
+def test_frames_with_two_columns_of_one_name_are_told(folder):
+    pandas = pytest.importorskip("pandas")
+    for twice in (["a", "a"], [1, "1"]):
+        frame = pandas.DataFrame(np.zeros((9, 2)), columns=twice).assign(vector=list(QUERIES))
+        with pytest.raises(ValueError, match="names of their own"):
+            reranker(folder)(frame)
+
+
+class Damped:
+    """A filter whose repr tells nothing of what it holds."""
+
+    def __init__(self, alpha):
+        self.alpha = alpha
+
+    def __call__(self, frequency):
+        return (1 - self.alpha) / (1 - self.alpha * frequency)
+
+
+def test_filters_of_the_user_are_told_apart_by_what_they_hold(folder):
+    told = [reranker(folder, filter=Damped(alpha)).described()["filter"] for alpha in (0.8, 0.9)]
+    assert told[0] != told[1]
+    again = pickle.loads(pickle.dumps(Damped(0.8)))  # at another place in memory
+    assert reranker(folder, filter=again).described()["filter"] == told[0]
 
 
 def test_columns_that_were_named_must_be_there(folder):

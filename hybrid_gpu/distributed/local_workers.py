@@ -185,8 +185,6 @@ def main(mark: str) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # what anybody prints goes elsewhere
-    answers.write(mark.encode())
-    answers.flush()
     shards: queue.Queue[Shard] = queue.Queue()
 
     def listen() -> None:
@@ -198,6 +196,8 @@ def main(mark: str) -> None:
 
     threading.Thread(target=listen, daemon=True).start()
     with contextlib.suppress(BrokenPipeError):
+        answers.write(mark.encode())
+        answers.flush()
         while True:
             shard = shards.get()
             send(answers, answer_shard(shard, lambda done: send(answers, done)))

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 import errno
 import json
 import os
 import signal
 import subprocess
+import sys
 import zipfile
 
 import numpy as np
@@ -29,7 +31,7 @@ from made_up_queries import (
 
 import hybrid_gpu as hg
 from hybrid_gpu.backends import threads
-from hybrid_gpu.distributed import engines, files_job, manifest, shards
+from hybrid_gpu.distributed import engines, files_job, local_workers, manifest, shards
 from hybrid_gpu.files.folder_lock import LOCK
 
 
@@ -247,6 +249,27 @@ def test_a_run_that_is_killed_is_finished_by_the_next(
     assert set(os.listdir(place / "answers")) == own
 
 
+def test_every_line_is_on_disk_before_a_file_gets_its_name(place, sets, rerank, monkeypatch):
+    path, synced, named = place / "answers" / "manifest.jsonl", [0], []
+    real_sync, real_name = os.fsync, files_job.take_name
+
+    def sync(descriptor):
+        real_sync(descriptor)
+        if path.exists() and os.path.samestat(os.fstat(descriptor), path.stat()):
+            synced[0] = path.stat().st_size
+
+    def take_name(temporary, place):
+        named.append(place.name)
+        assert synced[0] == path.stat().st_size
+        assert place.name in path.read_text().splitlines()[-1]
+        real_name(temporary, place)
+
+    monkeypatch.setattr(os, "fsync", sync)
+    monkeypatch.setattr(files_job, "take_name", take_name)
+    assert hg.rerank_files(rerank, sets, place / "answers").complete
+    assert len(named) == 4
+
+
 def test_half_a_line_of_the_manifest_is_dropped(place, sets, rerank, expected):
     hg.rerank_files(rerank, sets[:2], place / "answers")
     path = place / "answers" / "manifest.jsonl"
@@ -314,9 +337,13 @@ def test_changed_queries_are_told_and_not_mixed(place, sets, rerank, expected):
 
 def test_changed_answers_are_told_and_stay(place, sets, rerank, expected):
     hg.rerank_files(rerank, sets, place / "answers")
+    same_size = expected["set3.npz"][:-1] + b"!"
+    (place / "answers" / "set3.npz").write_bytes(same_size)
     (place / "answers" / "set2.npz").write_bytes(b"the user's own")
     report = hg.rerank_files(rerank, sets, place / "answers")
-    assert [shard.state for shard in report.shards] == ["kept", "kept", "failed", "kept"]
+    assert [shard.state for shard in report.shards] == ["kept", "kept", "failed", "failed"]
+    assert (place / "answers" / "set3.npz").read_bytes() == same_size
+    (place / "answers" / "set3.npz").write_bytes(expected["set3.npz"])
     assert (place / "answers" / "set2.npz").read_bytes() == b"the user's own"
     (place / "answers" / "set2.npz").unlink()
     hg.rerank_files(rerank, sets, place / "answers")
@@ -550,6 +577,26 @@ def test_a_worker_that_dies_gets_a_successor(place, sets, monkeypatch):
     assert set(computed(place / "answers").values()) == {1}
 
 
+def test_a_worker_whose_run_is_gone_ends_without_a_word():
+    command = [sys.executable, "-c", local_workers._START, json.dumps(sys.path), "0" * 32]
+    out, into = os.pipe()
+    os.close(out)  # nobody will read what it says
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=into, stderr=subprocess.PIPE
+    ) as worker:
+        os.close(into)
+        _, said = worker.communicate(timeout=60)
+    assert (worker.returncode, said) == (0, b"")
+
+
+def test_each_worker_is_told_its_number(monkeypatch):
+    told = []
+    monkeypatch.setattr(local_workers.subprocess, "Popen", lambda *_, env, **__: told.append(env))
+    for number in (0, 3):
+        local_workers._Worker(number)._running()
+    assert [env["HYBRID_GPU_WORKER"] for env in told] == ["0", "3"]
+
+
 def test_what_a_start_up_file_prints_is_no_answer(place, sets, rerank, expected, monkeypatch):
     (place / "start").mkdir()
     (place / "start" / "sitecustomize.py").write_text("print('welcome to this machine' * 9)")
@@ -599,6 +646,8 @@ def test_a_full_disk_ends_the_run_and_loses_nothing(place, sets, rerank, expecte
     report = hg.rerank_files(rerank, sets, place / "answers")
     assert [shard.state for shard in report.shards] == ["done", "done", "failed", "left"]
     assert "No space left" in report.failed[0].error
+    left = dataclasses.replace(report, shards=report.of("left"))
+    assert not left.complete
     room[0] = 9
     assert hg.rerank_files(rerank, sets, place / "answers").complete
     assert contents(place / "answers") == expected

@@ -95,6 +95,7 @@ MODULES = {
     "query_expansion": ("query_expansion",),
     "rankings": ("evaluation", "measures"),
     "relevance": ("evaluation", "measures"),
+    "list_order": ("result_lists", "diffusion_index"),
     "result_lists": ("result_lists", "diffusion_index"),
     "result_memory": ("result_memory",),
     "revisited": ("evaluation",),

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import hybrid_gpu as hg
-from hybrid_gpu import result_lists
+from hybrid_gpu import list_order
 from hybrid_gpu.backends import csr_arrays, native_graph, numpy_backend
 from hybrid_gpu.backends.csr_arrays import csr_from_sorted, index_type
 from hybrid_gpu.graph import affinity, csr
@@ -30,7 +30,7 @@ def ring_lists(n, k, seed):
 def small_tiles(monkeypatch):
     monkeypatch.setattr(csr, "_TILE_ENTRIES", 50)
     monkeypatch.setattr(affinity, "_TILE_ENTRIES", 37)
-    monkeypatch.setattr(result_lists, "_ROWS_AT_ONCE", 23)
+    monkeypatch.setattr(list_order, "_ROWS_AT_ONCE", 23)
 
 
 def parts_of(graph, backend):

@@ -7,9 +7,9 @@ import pytest
 from conftest import clustered_vectors, path, two_cliques
 
 import hybrid_gpu as hg
-from hybrid_gpu.index.build_memory import native_build_bytes
 from hybrid_gpu.backends.native_local import Memories, entry_room
 from hybrid_gpu.diffusion.local import ROOMS, most_room
+from hybrid_gpu.index.build_memory import native_build_bytes
 
 
 @pytest.fixture

@@ -9,6 +9,7 @@ import os
 import signal
 import subprocess
 import sys
+import types
 import zipfile
 
 import numpy as np
@@ -31,7 +32,14 @@ from made_up_queries import (
 
 import hybrid_gpu as hg
 from hybrid_gpu.backends import threads
-from hybrid_gpu.distributed import engines, files_job, local_workers, manifest, shards
+from hybrid_gpu.distributed import (
+    answer_files,
+    engines,
+    files_job,
+    local_workers,
+    manifest,
+    shards,
+)
 from hybrid_gpu.files.folder_lock import LOCK
 
 
@@ -678,6 +686,38 @@ def test_a_manifest_that_cannot_be_written_is_cut_back_to_whole_lines(
     assert [shard.state for shard in report.shards] == states
     assert hg.rerank_files(rerank, sets, place / "answers").complete
     assert contents(place / "answers") == expected
+
+
+def test_a_run_leaves_no_unfinished_file_behind(place, sets, rerank, monkeypatch):
+    def take_name(temporary, place):
+        raise OSError(errno.EIO, os.strerror(errno.EIO), str(place))
+
+    monkeypatch.setattr(files_job, "take_name", take_name)
+    assert len(hg.rerank_files(rerank, sets, place / "answers").failed) == 4
+    assert set(os.listdir(place / "answers")) == {LOCK, "manifest.jsonl"}
+
+
+def test_texts_of_later_parts_may_be_longer(tmp_path):
+    parts = [["a", None], ["as long as it takes", "b"]]
+    with (
+        open(tmp_path / "answers.npz", "wb") as file,
+        answer_files.answer_file(file, tmp_path / "scratch.", parquet=False) as answers,
+    ):
+        for part in parts:
+            answers.put({"keys": np.array([part], object)})
+    with np.load(tmp_path / "answers.npz") as found:
+        assert found["keys"].tolist() == [["a", ""], ["as long as it takes", "b"]]
+
+
+def test_what_parts_tell_is_added_up():
+    tally = shards._Tally()
+    for residuals in ([0.5, 0.1], [0.3, 0.2], [0.0]):
+        report = types.SimpleNamespace(
+            method="hybrid", backend="numpy", notes=(), steps=3, accuracy=0.15, residuals=residuals
+        )
+        tally.take({"descriptors": residuals}, report)
+    assert tally.queries == 5
+    assert (tally.facts["missed"], tally.facts["worst_residual"]) == (3, 0.5)
 
 
 def test_a_real_disk_that_is_full(place, rerank):

@@ -194,6 +194,8 @@ def test_a_live_page_takes_items_vectors_and_words(form):
         ({"vector": "abc"}, "list of numbers"),
         ({"vector": [[1.0]]}, "list of numbers"),
         ({"vector": [1.0]}, "12 dimensions"),
+        ({"vector": [10**400] * 12}, "finite"),
+        ({"vector": [1e400] * 12}, "finite"),
         ({"vector": []}, "vector|queries|dimensions"),
         ({"words": 3}, "a text of at most"),
         ({"words": "x" * 3000}, "a text of at most"),

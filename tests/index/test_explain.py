@@ -233,6 +233,16 @@ def test_another_alpha_gives_other_shares(backend, vectors):
     assert near.paths[0].share > far.paths[0].share
 
 
+def test_with_an_alpha_of_0_every_hit_keeps_what_it_has(backend, vectors):
+    index = build(vectors, backend)
+    near = int(index.search_items([4], k=2).ids[0, 1])
+    hit, other = (hg.explain(index, 4, item, alpha=0) for item in (4, near))
+    assert hit.score == pytest.approx(1, abs=1e-6)
+    assert [path.ids for path in hit.paths] == [(4,)]
+    assert (other.score, other.paths) == (0, ())
+    assert "no path carried anything" in repr(other)
+
+
 def test_a_cut_search_is_told(backend):
     index = hg.build_index_from_graph(path(60), alpha=ALPHA, dtype="float64", backend=backend)
     assert "cut after 3 items" in hg.explain(index, 0, 50, most_visits=3).notes[0]

@@ -92,7 +92,7 @@ class LiveForm:
         contains = fields.get("contains")
         return PageQuestion(
             **getattr(self, f"_by_{kinds[0]}")(fields[kinds[0]]),
-            label=_short_text(fields.get("label", "a vector"), "label"),
+            label=_short_text(fields.get("label", fields.get("words", "a vector")), "label"),
             k=check_count(fields.get("k", 20), "k", high=MOST_RESULTS),
             method=check_choice(fields.get("method", "auto"), "method", self.methods),
             alpha=check_number(fields["alpha"], "alpha") if "alpha" in fields else None,

@@ -171,6 +171,13 @@ def test_a_picture_that_cannot_be_read_tells_the_log_alone(collection, tmp_path,
     assert str(tmp_path) in caplog.text
 
 
+def test_room_is_free_again_after_every_answer(collection, monkeypatch):
+    monkeypatch.setattr("hybrid_gpu.serve.explorer._MOST_WAITING", 1)
+    with live(collection) as app:
+        for path in ("start", "pictures/99", "items", "pictures/3"):
+            assert app.get(f"{API}/{path}").status_code in (200, 404)
+
+
 def test_work_that_nobody_waits_for_keeps_its_place(collection):
     gate, at_work, most = threading.Event(), [], []
 

@@ -457,6 +457,17 @@ def test_other_names_are_refused(server, host):
     refused(answer, 421)
 
 
+def test_two_names_are_none(server):
+    for hosts in (["localhost", "evil.example"], ["localhost", "localhost"]):
+        refused(server.get("/healthz", headers=[("Host", host) for host in hosts]), 421)
+
+
+def test_packed_archive_is_refused_whatever_its_size(server):
+    stream = io.BytesIO()
+    np.savez_compressed(stream, queries=QUERIES[:1])
+    refused(server.post_bytes("/search", stream.getvalue(), NPZ), 400, "must not be compressed")
+
+
 def test_names_can_be_allowed(index):
     for allowed in (("search.example",), ("*",)):
         with LiveApp(index, ServerSettings(allowed_hosts=allowed)) as live:

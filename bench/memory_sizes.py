@@ -21,7 +21,8 @@ def row(n: int, dimensions: int, batch: int) -> dict[str, object]:
         n, entries=25, dimensions=dimensions, neighbors=50, groups=groups, batch=batch
     )
     build = parts.pop("build") / 1e9
-    del parts["local"]  # of CPUs, in the place of "search"
+    for name in ("local", "native build"):  # of CPUs, in the place of "search" and "build"
+        del parts[name]
     gigabytes = {f"{name} GB": size / 1e9 for name, size in parts.items()}
     told = {"items": f"{n:,}", "dimensions": dimensions, "batch": batch, **gigabytes}
     return {**told, "to search GB": sum(parts.values()) / 1e9, "to build GB": build}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import array_api_compat
@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hybrid_gpu.backends.protocol import Array, Backend
+from hybrid_gpu.list_order import check_best_first, list_tiles
 from hybrid_gpu.other_arrays import as_array, readable, whole_numbers, words_of
 from hybrid_gpu.validation import (
     METRICS,
@@ -24,10 +25,6 @@ from hybrid_gpu.validation import (
 # Beyond the bounds by rounding: three roundings of 2^-9 (both vectors and the product in bfloat16;
 # float16 has 2^-11), or int8 codes in the place of vectors.
 _SLACK = 0.01
-# When lists count as worst first; see _check_best_first.
-_LEAST_RISE, _RISES_TOGETHER, _RISES_OF_ONE_LIST = 1e-3, 2, 9
-# Lists that are looked at together: what this takes beside a million of them shall not matter.
-_ROWS_AT_ONCE = 65_536
 # No distance of unit vectors: engines fill up with NaN, infinity, or the largest number they have.
 _FILLER = 3e38
 _SIMILARITIES = ("cosine", "inner-product", "ip")
@@ -253,18 +250,12 @@ def check_neighbor_lists(
     _check_shapes(id_array, values, ids)
     items = id_array.shape[0] if n is None else n
     id_array, values = _gaps_last(id_array, values, items, is_distance(metric), xp)
-    for rows in _tiles(values):
+    for rows in list_tiles(values):
         check_finite(values[rows, :], "similarities", backend, words)
     _check_range(values, metric, words.units.format("x"), xp)
     cosines = _as_cosines(id_array, values, metric, xp)
-    _check_best_first(id_array, cosines, metric, xp)
+    check_best_first(id_array, cosines, distances=is_distance(metric), xp=xp)
     return id_array, cosines
-
-
-def _tiles(lists: Array) -> Iterator[slice]:
-    """The rows of lists, some at a time."""
-    for start in range(0, lists.shape[0], _ROWS_AT_ONCE):
-        yield slice(start, min(start + _ROWS_AT_ONCE, lists.shape[0]))
 
 
 def _gaps_last(
@@ -274,7 +265,7 @@ def _gaps_last(
     # Where there is nothing but filler, something is wrong with all lists.
     filled_up = distances and any(
         bool(xp.any((ids[rows, :] >= 0) & (xp.abs(values[rows, :]) < _FILLER)))
-        for rows in _tiles(ids)
+        for rows in list_tiles(ids)
     )
 
     def known(rows: slice) -> Array:
@@ -284,11 +275,11 @@ def _gaps_last(
         filler = _ends_in_filler(values[rows, :], some >= 0, xp)
         return xp.where(filler, -xp.ones_like(some), some)
 
-    ends = [(int(xp.min(some)), int(xp.max(some))) for some in map(known, _tiles(ids))]
+    ends = [(int(xp.min(some)), int(xp.max(some))) for some in map(known, list_tiles(ids))]
     if _least_id(min(low for low, _ in ends), max(high for _, high in ends), items) >= 0:
         return ids, values
     new_ids, new_values = xp.empty_like(ids), xp.empty_like(values)
-    for rows in _tiles(ids):
+    for rows in list_tiles(ids):
         some = known(rows)
         missing = some < 0
         order = xp.argsort(xp.astype(missing, xp.int64), axis=1, stable=True)
@@ -303,7 +294,7 @@ def _as_cosines(ids: Array, values: Array, metric: str, xp: Any) -> Array:
     if not is_distance(metric):
         return values
     cosines = xp.empty_like(values)
-    for rows in _tiles(values):
+    for rows in list_tiles(values):
         some = values[rows, :]
         halves = some * some / 2 if metric == "l2" else some * (2 / METRICS[metric][1])
         cosines[rows, :] = xp.where(ids[rows, :] < 0, some, 1 - halves)
@@ -353,45 +344,4 @@ def _check_range(values: Array, metric: str, normalize: str, xp: Any) -> None:
     raise ValueError(
         f"distances must be those of unit vectors: {what} Scale descriptors and queries before "
         f"searching, {normalize}; FAISS's L2 distances are squared: metric='squared-l2'."
-    )
-
-
-def _check_best_first(ids: Array, cosines: Array, metric: str, xp: Any) -> None:
-    """Refuse lists that run from the worst result to the best, as distances taken for cosines do.
-
-    An engine that returns its results in no order gives lists that rise by chance. So lists are
-    refused together: none of those that move by more than 1e-3 falls anywhere, and they rise twice
-    or more. A list alone is enough if it rises nine times, which chance does to one in millions.
-    """
-    moving = rising = steps = 0
-    for part in _tiles(ids):
-        # What was not found stands at the end, so that two found results stand side by side.
-        found = ids[part, 1:] >= 0
-        change = cosines[part, 1:] - cosines[part, :-1]
-        change = xp.where(found, change, xp.zeros_like(change))
-        up = xp.sum(xp.clip(change, min=0), axis=1)
-        down = xp.sum(xp.clip(change, max=0), axis=1)
-        only_up = (up > _LEAST_RISE) & (down == 0)
-        times = xp.where(only_up, xp.sum(xp.astype(change > 0, xp.int64), axis=1), 0)
-        if bool(xp.any(times >= _RISES_OF_ONE_LIST)):
-            raise _worst_first(metric)
-        moving += int(xp.count_nonzero((up > _LEAST_RISE) | (down < -_LEAST_RISE)))
-        rising += int(xp.count_nonzero(only_up))
-        steps += int(xp.sum(times))
-    if rising == moving and steps >= _RISES_TOGETHER:
-        raise _worst_first(metric)
-
-
-def _worst_first(metric: str) -> ValueError:
-    turn = "turn lists that are worst first with ids[:, ::-1], similarities[:, ::-1]"
-    if is_distance(metric):
-        return ValueError(
-            f"distances must come best first, smallest first; these lists only fall. Pass cosines "
-            f"with metric='cosine', and {turn}."
-        )
-    return ValueError(
-        "similarities must come best first, largest first; these lists only rise. Pass distances "
-        "between unit vectors with metric='cosine-distance' (also for hnswlib's, usearch's and "
-        "LanceDB's ip, which is 1 - product), 'l2' or 'squared-l2' (FAISS's L2 is squared), and "
-        f"{turn}."
     )

@@ -11,7 +11,8 @@ import pytest
 ROOT = Path(__file__).parent.parent / "hybrid_gpu"
 # A module imports from its own place and from places before it.
 ORDER = (
-    *("errors", "choices", "progress", "other_arrays", "validation", "result_lists", "backends"),
+    *("errors", "choices", "progress", "other_arrays", "validation", "list_order"),
+    *("result_lists", "backends"),
     *("files", "graph", "diffusion", "ranking"),
     *("evaluation", "index", "sklearn", "distributed", "lab", "datasets", "__init__"),
     *("explore", "serve", "cli", "__main__"),

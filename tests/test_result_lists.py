@@ -422,3 +422,28 @@ def test_one_query_alone_may_name_integers_on_both_sides_of_2_63():
     index = hg.build_index(vectors, keys=keys, neighbors=1, backend="numpy")
     found = index.rerank([keys[1], keys[0]], [0.9, 0.1], k=1)
     assert found.keys.tolist() == [[keys[1]]]
+
+
+@pytest.mark.parametrize("metric", ["cosine", "squared-l2"])
+def test_lists_in_no_order_are_seen_by_their_most_similar_items(backend, metric):
+    rng = np.random.default_rng(71)
+    vectors = clustered_vectors(rng, n=90).astype("float32")
+    index = hg.build_index(vectors, neighbors=6, backend=backend)
+    ids = np.stack([rng.choice(90, 12, replace=False) for _ in range(7)])
+    cosines = -np.sort(-rng.uniform(0.2, 0.9, ids.shape), axis=1)
+    ids[3, 9:], ids[5, 4:] = -1, -1
+    mixed = rng.permuted(np.tile(np.arange(12), (7, 1)), axis=1)
+    values = cosines if metric == "cosine" else 2 - 2 * cosines
+    given = np.take_along_axis(ids, mixed, axis=1), np.take_along_axis(values, mixed, axis=1)
+    expected = index.rerank(ids, cosines, k=20)
+    found = index.rerank(*given, metric=metric, k=20)
+    np.testing.assert_array_equal(found.ids, expected.ids)
+    np.testing.assert_allclose(found.scores, expected.scores, rtol=1e-4)
+    seen = hg.observe(*given, 90, metric=metric, query_neighbors=3, backend=backend)
+    np.testing.assert_array_equal(backend.to_numpy(seen.ids), ids[:, :3])
+
+
+def test_equally_similar_items_stay_in_their_order(backend):
+    ids, cosines = np.array([[4, 2, 7, 1, -1]]), np.array([[0.5, 0.5, 0.9, 0.5, 0.7]])
+    seen = hg.observe(ids, cosines, 9, query_neighbors=3, backend=backend)
+    assert backend.to_numpy(seen.ids).tolist() == [[7, 4, 2]]

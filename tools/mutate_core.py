@@ -43,7 +43,7 @@ DEFAULT_SAMPLE, DEFAULT_SEED = 120, 20_261
 
 # Each module of the core, and the test modules that know it best, to be asked first.
 MODULES = {
-    "affinity": ("affinity",),
+    "affinity": ("affinity", "large_lists"),
     "aggregate_basis": ("basis", "diffuse", "update"),
     "aggregation": ("aggregation",),
     "any_matrix": ("basis", "diffuse", "diffusion_index"),
@@ -51,12 +51,14 @@ MODULES = {
     "averages": ("measures",),
     "basis": ("basis", "diffuse"),
     "block_eigensolver": ("spectrum",),
+    "build_memory": ("plan", "build", "diffusion_index"),
     "build": ("build", "diffusion_index", "basis"),
     "chebyshev": ("filters", "diffuse"),
     "coarse_inverse": ("coarse_inverse", "basis"),
     "columns": ("precompute", "storage"),
     "conjugate_gradients": ("diffuse", "ranking_accuracy"),
-    "csr": ("affinity", "diffusion_index"),
+    "csr": ("affinity", "large_lists", "diffusion_index"),
+    "csr_arrays": ("affinity", "large_lists"),
     "csr_checks": ("native", "backends"),
     "csr_matrix": ("backends", "native"),
     "dense_product": ("dense_product", "backends"),
@@ -93,6 +95,7 @@ MODULES = {
     "query_expansion": ("query_expansion",),
     "rankings": ("evaluation", "measures"),
     "relevance": ("evaluation", "measures"),
+    "list_order": ("result_lists", "diffusion_index"),
     "result_lists": ("result_lists", "diffusion_index"),
     "result_memory": ("result_memory",),
     "revisited": ("evaluation",),

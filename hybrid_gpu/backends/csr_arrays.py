@@ -26,9 +26,6 @@ def csr_from_sorted(
     xp = backend.xp
     bounds = xp.arange(shape[0] + 1, dtype=xp.int64, device=backend.device)
     kind = xp.int64 if wide else getattr(xp, index_type(*shape, data.shape[0]))
-    return backend.csr(
-        data,
-        xp.astype(columns, kind),
-        xp.astype(xp.searchsorted(rows, bounds), kind),
-        shape,
-    )
+    starts = xp.astype(xp.searchsorted(rows, bounds), kind)
+    matrix: SparseMatrix = backend.csr(data, xp.astype(columns, kind), starts, shape)
+    return matrix

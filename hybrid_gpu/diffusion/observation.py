@@ -7,6 +7,7 @@ from typing import Any
 
 from hybrid_gpu.backends import Array, Backend, on_device, select_backend
 from hybrid_gpu.choices import BackendName, DtypeName, MetricName
+from hybrid_gpu.list_order import best_first_lists
 from hybrid_gpu.result_lists import check_neighbor_lists
 from hybrid_gpu.validation import check_count, check_dtype, check_positive
 
@@ -58,15 +59,15 @@ def observe(
     Parameters
     ----------
     ids, similarities : arrays of shape (m, q)
-        Results of any search engine, best first, with raw cosine similarities. Ids of -1 are
+        Results of any search engine, with raw cosine similarities. Ids of -1 are
         skipped; repeated ids add up; negative cosines weigh nothing.
     n
         Number of database items.
     gamma
         The exponent of the graph's edges.
     query_neighbors
-        Only so many results of each query are used, 5 in the paper; None for all. Ids of -1 do
-        not count.
+        Only so many results of each query are used, the most similar ones: 5 in the paper; None
+        for all. Ids of -1 do not count.
     metric
         What ``similarities`` are; see ``DiffusionIndex.rerank``.
 
@@ -88,6 +89,7 @@ def observe(
         backend=device,
     )
     if query_neighbors is not None:
+        checked_ids, values = best_first_lists(checked_ids, values, device.xp)
         count = min(check_count(query_neighbors, "query_neighbors"), values.shape[1])
         checked_ids, values = checked_ids[:, :count], values[:, :count]
     return Observation(ids=checked_ids, weights=device.xp.clip(values, min=0) ** gamma, n=n)

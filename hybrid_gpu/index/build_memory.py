@@ -7,6 +7,7 @@ import math
 import numpy as np
 
 from hybrid_gpu.backends import Backend
+from hybrid_gpu.backends.csr_arrays import index_type
 from hybrid_gpu.graph.affinity import Graph
 
 _FEWEST_PER_GROUP = 8
@@ -34,13 +35,19 @@ def build_bytes(n: int, d: int, neighbors: int, dtype: str) -> int:
     return round(n * (_BYTES_PER_NEIGHBOR * neighbors + descriptors))
 
 
-def native_build_bytes(n: int, d: int, neighbors: int, dtype: str, entries: float) -> int:
-    """The same with the native core, for a graph with so many entries per item."""
+def native_build_bytes(
+    n: int, d: int, neighbors: int, dtype: str, entries: float, *, kept: bool = True
+) -> int:
+    """The same with the native core, for a graph with so many entries per item.
+
+    ``kept``: whether the lists will be a part of the index.
+    """
     value = np.dtype(dtype).itemsize
-    lists, graph = neighbors * (4 + value), entries * (4 + value)
-    edges = lists + neighbors * (4 + 2 * value) + entries * 12
-    # Graph and lists are there in two orders for a moment.
-    later = lists + max(graph + entries * _GROUPING_BYTES, 2 * graph + lists)
+    number = np.dtype(index_type(n, round(n * entries))).itemsize
+    lists, graph = neighbors * (4 + value), entries * (number + value)
+    edges = lists + neighbors * (4 + 2 * value) + entries * (number + 8)
+    # The graph, and lists that are kept, are there in two orders for a moment.
+    later = lists + max(graph + entries * _GROUPING_BYTES, 2 * graph + (lists if kept else 0))
     dense = _DENSE_BYTES * groups_for(n, round(n * entries)) ** 2
     return round(n * (max(edges, later) + _ITEM_BYTES + _COPIES * d * value) + dense)
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from hybrid_gpu.backends import Backend
+from hybrid_gpu.backends.csr_arrays import index_type
 from hybrid_gpu.backends.protocol import HostArray
 from hybrid_gpu.choices import BackendName, BasisName, MethodName
 from hybrid_gpu.diffusion.local import ROOMS, most_room
@@ -212,22 +213,25 @@ def predicted_bytes(
     for name, number in (("entries", entries), ("coupled", coupled), ("cells", cells)):
         if not 0 <= check_number(number, name) <= _MOST:
             raise ValueError(f"{name} must lie in [0, 2**48]; got {number}.")
-    lists, basis = neighbors or round(2 * entries), 0.0
+    lists, results, basis = neighbors or round(2 * entries), batch * BYTES_PER_LISTED * k, 0.0
+    # Of an entry's column and a row's beginning.
+    number = np.dtype(index_type(count, round(count * entries))).itemsize
     if groups:
         vectors = 2 * count * (value + 4) + 4 * (count + groups)
         # The inverse of the coarse matrix is dense; its entries before that are few.
         small = groups**2 * value + groups * (cells * (value + 4) + 4)
-        basis = vectors + count * ((1 + coupled) * (value + 4) + 4) + small
+        basis = vectors + count * ((1 + coupled) * (value + number) + number) + small
     return {
-        "graph": round(count * (entries * (value + 4) + 4 + value + 4 + 16)),
+        "graph": round(count * (entries * (value + number) + number + value + 4 + 16)),
         "descriptors": count * dimensions * value,
         "neighbors": count * neighbors * (4 + value),
         "basis": round(basis),
         "build": build_bytes(count, dimensions, lists, dtype),
-        "native build": native_build_bytes(count, dimensions, lists, dtype, entries),
-        "search": batch * (query_bytes(count, dtype) + BYTES_PER_LISTED * k),
-        "local": _local_bytes(count, entries, groups, threads, value)
-        + batch * BYTES_PER_LISTED * k,
+        "native build": native_build_bytes(
+            count, dimensions, lists, dtype, entries, kept=neighbors > 0
+        ),
+        "search": batch * query_bytes(count, dtype) + results,
+        "local": _local_bytes(count, entries, groups, threads, value) + results,
     }
 
 

@@ -13,6 +13,7 @@ from hybrid_gpu.backends.numpy_backend import is_on_host
 from hybrid_gpu.backends.protocol import HostArray
 from hybrid_gpu.diffusion.observation import Observation
 from hybrid_gpu.graph.vectors import unit_rows
+from hybrid_gpu.list_order import best_first_lists
 from hybrid_gpu.ranking.first_stage import FirstStage, GivenLists, OwnItems, SimilarItems
 from hybrid_gpu.ranking.request import Request
 from hybrid_gpu.ranking.seeds import Seeds
@@ -98,6 +99,8 @@ def list_queries(
     lists, values = check_neighbor_lists(
         ids, similarities, state.n, metric=metric, dtype=state.dtype, backend=home
     )
+    # The first of them are what is seen of the query.
+    lists, values = best_first_lists(lists, values, home.xp)
     length = lists.shape[1]
     observed = min(request.query_neighbors or length, length)
 

@@ -183,8 +183,8 @@ class SearchableIndex(IndexViews):
         Parameters
         ----------
         ids : int array of shape (m, q), or a list for each query
-            Items found for each query, best first; -1 for 'nothing found', or the largest number
-            in uint32 and uint64. Keys, if the index has keys: -1 or None for 'nothing found'. Lists
+            Items found for each query; -1 for 'nothing found', or the largest number in uint32 and
+            uint64. Keys, if the index has keys: -1 or None for 'nothing found'. Lists
             may have different lengths. Dicts from items to similarities stand for both. One query
             may come alone: a flat list, or a dict.
         similarities : float array of shape (m, q), or a list for each query

@@ -34,12 +34,15 @@ def test_missing_results_are_skipped_and_repeated_ids_add_up(backend):
     assert not np.any(columns[:, 1])
 
 
-def test_the_first_valid_results_are_observed_and_negative_ones_weigh_nothing(backend):
+@pytest.mark.parametrize(("observed", "second"), [(1, 0), (2, 0.1**0.5), (3, 0.1**0.5)])
+def test_the_best_valid_results_are_observed_and_negative_ones_weigh_nothing(
+    backend, observed, second
+):
     seen = observe(
-        backend, [[-1, 2, -1, 4, 5]], [[9, 0.5, 0, -0.2, 0.1]], query_neighbors=2, gamma=0.5
+        backend, [[-1, 2, -1, 4, 5]], [[9, 0.5, 0, -0.2, 0.1]], query_neighbors=observed, gamma=0.5
     )
     column = backend.to_numpy(seen.dense(backend))[:, 0]
-    np.testing.assert_allclose(column, [0, 0, 0.5**0.5, 0, 0, 0], rtol=1e-6)
+    np.testing.assert_allclose(column, [0, 0, 0.5**0.5, 0, 0, second], rtol=1e-6)
 
 
 def test_distances_weigh_what_their_cosines_do(backend):

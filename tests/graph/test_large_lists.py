@@ -4,9 +4,10 @@ import tracemalloc
 
 import numpy as np
 import pytest
+import scipy.sparse as sparse
 
 import hybrid_gpu as hg
-from hybrid_gpu import result_lists
+from hybrid_gpu import list_order
 from hybrid_gpu.backends import csr_arrays, native_graph, numpy_backend
 from hybrid_gpu.backends.csr_arrays import csr_from_sorted, index_type
 from hybrid_gpu.graph import affinity, csr
@@ -30,7 +31,7 @@ def ring_lists(n, k, seed):
 def small_tiles(monkeypatch):
     monkeypatch.setattr(csr, "_TILE_ENTRIES", 50)
     monkeypatch.setattr(affinity, "_TILE_ENTRIES", 37)
-    monkeypatch.setattr(result_lists, "_ROWS_AT_ONCE", 23)
+    monkeypatch.setattr(list_order, "_ROWS_AT_ONCE", 23)
 
 
 def parts_of(graph, backend):
@@ -120,6 +121,15 @@ def test_one_tile_of_nothing_but_filler_is_nothing_found(small_tiles):
     assert not cosines[46:69].any()
     assert (found[:46] >= 0).all()
     assert (found[69:] >= 0).all()
+
+
+def test_weights_whose_sums_overflow_are_scaled_before_they_are_added(backend):
+    largest = np.finfo(np.float64).max
+    matrix = sparse.csr_array(largest * np.array([[0, 1, 0], [1, 0, 0.5], [0, 0.5, 0]]))
+    graph = hg.graph_from_affinity(matrix, backend=backend)
+    plain = hg.graph_from_affinity(matrix / largest, backend=backend)
+    one, other = (backend.to_numpy(graph.adjacency.data) for graph in (graph, plain))
+    np.testing.assert_allclose(one, other, rtol=1e-6)
 
 
 def test_lists_that_are_right_are_not_copied():

@@ -237,3 +237,14 @@ def test_keys_are_plain_files_and_no_reader_may_skip_them(tmp_path):
     assert np.load(path, allow_pickle=False).tobytes() == "écd".encode()
     header = json.loads((folder / "header.json").read_text())
     assert header["sections"]["keys"]["required"] is True
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "uint16", "uint32", "uint64"])
+def test_unsigned_keys_are_integers_whatever_their_width(dtype):
+    items = [[5.0, 0], [5, 1], [0, 5], [1, 5]]
+    keys = np.array([7, 9, 200, 201], dtype)
+    index = hg.build_index(items, neighbors=1, keys=keys, backend="numpy")
+    # Those of 64 bits stay as they are: they may be larger than any int64.
+    assert index.search_items(keys[:1], k=2).keys.dtype == ("uint64" if dtype == "uint64" else int)
+    for asked in (keys[2:3], [200], np.array([200])):
+        assert index.search_items(asked, k=2).keys.tolist() == [[200, 201]]

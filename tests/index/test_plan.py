@@ -9,6 +9,7 @@ from conftest import clustered_vectors, path, two_cliques
 import hybrid_gpu as hg
 from hybrid_gpu.backends.native_local import Memories, entry_room
 from hybrid_gpu.diffusion.local import ROOMS, most_room
+from hybrid_gpu.index.build_memory import native_build_bytes
 
 
 @pytest.fixture
@@ -210,6 +211,32 @@ def test_the_peak_of_a_build_is_told_before_it_is_refused(monkeypatch):
     # Lists that are not kept are made all the same: about two neighbors for an entry of the graph.
     kept, made = (hg.predicted_bytes(300, entries=10, neighbors=k)["build"] for k in (20, 0))
     assert kept == made
+
+
+def test_entries_beyond_2_to_the_31_take_wider_indices():
+    small, large = (hg.predicted_bytes(n, entries=16) for n in (2**27 - 1, 2**27))
+    # 16 columns and the beginning of the row, each 4 bytes wider.
+    assert large["graph"] / 2**27 - small["graph"] / (2**27 - 1) == pytest.approx(4 * 17)
+
+
+@pytest.mark.parametrize(
+    ("entries", "kept", "per_item"),
+    [
+        # Lists of 8 bytes, sorted ones with what is listed back of 12, entries of 12.
+        (30, False, 32 * 20 + 30 * 34 - 32 * 12),
+        (8, False, 32 * 20 + 8 * 12),
+        (8, True, 32 * 20 + 8 * 12),
+        # Graph and lists in two orders.
+        (16, True, 32 * 20 + 16 * 12),
+        (20, True, 32 * 8 + 20 * 34),
+    ],
+)
+def test_the_peak_of_a_native_build_is_that_of_its_largest_stage(entries, kept, per_item):
+    n, neighbors = 10**8, 32
+    found = native_build_bytes(n, 0, neighbors, "float32", entries, kept=kept)
+    number = 4 * (n * entries >= 2**31)  # bytes that wide indices add
+    wide = per_item + entries * number
+    assert found == pytest.approx(n * (wide + 300) + 24 * 4000**2, rel=1e-9)
 
 
 def test_a_graph_of_too_many_edges_is_refused_before_its_groups_are_made(monkeypatch):

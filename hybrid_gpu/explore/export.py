@@ -86,7 +86,7 @@ def write_page(
     ValueError
         For a folder with files that are not ours, or that were changed since.
     """
-    place = Path(folder)
+    place = _named(Path(folder))
     if not 0 < len(questions) <= MOST_QUERIES:
         raise ValueError(f"queries must be 1 to {MOST_QUERIES} for a page; got {len(questions)}.")
     check_folder(place)
@@ -101,6 +101,11 @@ def write_page(
         shutil.rmtree(fresh, ignore_errors=True)
         raise
     return WrittenPage(place, place / "index.html", len(questions), *written)
+
+
+def _named(place: Path) -> Path:
+    """A path that ends in the folder's own name: a page is made beside it, and takes its place."""
+    return place if place.name not in ("", "..") else place.resolve()
 
 
 class _Writing:
@@ -196,6 +201,8 @@ def check_folder(place: Path) -> None:
         return
     if place.is_symlink() or not place.is_dir():
         raise ValueError(f"{place}: not a folder; name one that does not exist yet.")
+    if place.is_mount() or place.resolve() == Path.cwd():
+        raise ValueError(f"{place}: cannot be replaced while it is in use; name another folder.")
     present = {path.relative_to(place).as_posix() for path in _files(place)}
     if not present:
         return
@@ -207,11 +214,16 @@ def check_folder(place: Path) -> None:
             "Nothing was written; name another folder."
         )
     for name in sorted(present & sums.keys()):
-        if hashlib.sha256((place / name).read_bytes()).hexdigest() != sums[name]:
+        # Only files are read: a pipe would be waited for.
+        if not (place / name).is_file() or _checksum(place / name) != sums[name]:
             raise ValueError(
                 f"{place}: {name} was changed since the page was written. Nothing was written; "
                 "name another folder."
             )
+
+
+def _checksum(file: Path) -> str:
+    return hashlib.sha256(file.read_bytes()).hexdigest()
 
 
 def _manifest(place: Path) -> dict[str, str]:
@@ -226,10 +238,13 @@ def _manifest(place: Path) -> dict[str, str]:
 
 
 def _files(place: Path) -> Iterator[Path]:
-    """Everything below a folder but folders; links are not followed."""
+    """Everything below a folder but its own folders, and those that hold more; follows no links."""
+    own = (place, place / _DATA, place / _PICTURES)
     for above, folders, names in os.walk(place):
         yield from (Path(above, name) for name in names)
         yield from (Path(above, name) for name in folders if Path(above, name).is_symlink())
+        if not folders and not names and Path(above) not in own:
+            yield Path(above)
 
 
 def _put_in_place(fresh: Path, place: Path) -> None:
@@ -249,8 +264,11 @@ def _put_in_place(fresh: Path, place: Path) -> None:
 
 def _remove(old: Path) -> None:
     """Remove the files of a page, and its folders; what somebody put beside them stays."""
-    for name in (*_manifest(old), MANIFEST):
-        (old / name).unlink(missing_ok=True)
+    # Found in the folder, and named by its manifest, which may name files of any other place.
+    known = {*_manifest(old), MANIFEST}
+    for path in list(_files(old)):
+        if path.relative_to(old).as_posix() in known and not path.is_dir():
+            path.unlink()
     for name in (_DATA, _PICTURES, ""):
         with suppress(OSError):
             (old / name).rmdir()

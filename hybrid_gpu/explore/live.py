@@ -17,7 +17,7 @@ from hybrid_gpu.ranking.methods import METHODS
 from hybrid_gpu.validation import check_choice, check_count, check_number, is_bool, shown
 
 # Items that the list of queries shows, and characters of what a user types.
-_LISTED, _LONGEST_WORDS = 60, 2000
+_LISTED, LONGEST_WORDS = 60, 2000
 _FIELDS = ("item", "vector", "words", "label", "alpha", "k", "method", "contains")
 
 
@@ -27,7 +27,7 @@ class LiveForm:
     def __init__(self, collection: Collection) -> None:
         self._collection = collection
         self._state = collection.index.state
-        self._methods = ("auto", *(name for name in METHODS if self._can(name)))
+        self.methods = ("auto", *(name for name in METHODS if self._can(name)))
 
     def start(self) -> dict[str, Any]:
         """What the page knows before any query."""
@@ -35,7 +35,7 @@ class LiveForm:
             **start_of(self._collection, self.items("")["items"]),
             "count": self._state.n,
             "n": self._state.n,
-            "methods": list(self._methods),
+            "methods": list(self.methods),
             "vectors": self._state.descriptors is not None,
             "encodes": self._collection.encode is not None,
         }
@@ -92,9 +92,9 @@ class LiveForm:
         contains = fields.get("contains")
         return PageQuestion(
             **getattr(self, f"_by_{kinds[0]}")(fields[kinds[0]]),
-            label=_short_text(fields.get("label", "a vector"), "label"),
+            label=_short_text(fields.get("label", fields.get("words", "a vector")), "label"),
             k=check_count(fields.get("k", 20), "k", high=MOST_RESULTS),
-            method=check_choice(fields.get("method", "auto"), "method", self._methods),
+            method=check_choice(fields.get("method", "auto"), "method", self.methods),
             alpha=check_number(fields["alpha"], "alpha") if "alpha" in fields else None,
             allowed=None
             if contains is None
@@ -115,7 +115,10 @@ class LiveForm:
         if not numbers:
             raise ValueError(f"vector must be a list of numbers; got {shown(vector)}.")
         self._state.required_descriptors("a query vector")
-        return {"vector": np.array(vector, np.float64)}
+        try:
+            return {"vector": np.array(vector, np.float64)}
+        except OverflowError:
+            raise ValueError("vector must be finite; got hundreds of digits.") from None
 
     def _by_words(self, words: Any) -> dict[str, Any]:
         if self._collection.encode is None:
@@ -125,6 +128,6 @@ class LiveForm:
 
 
 def _short_text(text: Any, what: str) -> str:
-    if not isinstance(text, str) or len(text) > _LONGEST_WORDS:
-        raise ValueError(f"{what} must be a text of at most {_LONGEST_WORDS} characters.")
+    if not isinstance(text, str) or len(text) > LONGEST_WORDS:
+        raise ValueError(f"{what} must be a text of at most {LONGEST_WORDS} characters.")
     return text

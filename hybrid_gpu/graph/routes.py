@@ -97,7 +97,7 @@ def best_routes(
         Places, and their positive weights. To look for one that no edges lead to takes a visit of
         every item that the goal is joined to.
     step
-        The factor of every edge beside its weight; below 1.
+        The factor of every edge beside its weight; from 0 to below 1.
     count
         Routes wanted.
     most_visits
@@ -185,8 +185,9 @@ class _Search:
         columns, weights = self._edges.row(place)
         known = self.costs[place]
         for column, weight in zip(columns.tolist(), weights.tolist(), strict=True):
-            if weight > 0:
-                self.reach(column, known - math.log(self._step * weight), place)
+            factor = self._step * weight
+            if factor > 0:  # none with a step of 0, by which nothing is carried
+                self.reach(column, known - math.log(factor), place)
 
     def known_starts(self) -> list[int]:
         """The starts that some way leads from, the cheapest first."""

@@ -116,7 +116,7 @@ class Explanation:
 
     def __repr__(self) -> str:
         ranks = f"{self.rank or 'no rank'} by diffusion, {self.plain_rank or 'none'} by similarity"
-        why = "not reached by diffusion"
+        why = "no path carried anything" if self.reached else "not reached by diffusion"
         if self.paths:
             best = self.paths[0]
             why = f"{100 * best.share:.0f} % of its score along {_drawn(best.keys)}"

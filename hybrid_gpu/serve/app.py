@@ -47,7 +47,8 @@ def create_app(
         Limits, token and hosts; None: those for one machine.
     routes
         Pages beside the app's own, such as ``Route("/hello", hello)``; their functions find the
-        ``Service`` at ``request.app.state.service``, and refuse by raising a ``Refusal``.
+        ``Service`` at ``request.app.state.service``, and refuse by raising a ``Refusal``. A
+        ``DescribedRoute`` is in the OpenAPI document too.
     public
         Which of these pages need no token; ``"/page/"`` stands for all below it.
     counters
@@ -73,10 +74,11 @@ def create_app(
     def count(path: str, status: int, seconds: float) -> None:
         name = path.removeprefix("/")
         service.counters.request(name if name in PAGES else "other", status, seconds)
+        service.gauges()
 
     guard = Middleware(Guard, settings=chosen, public=(*_PUBLIC, *public), count=count)
     app = Starlette(
-        routes=[*routes, *_searches(service), *_pages(service)],
+        routes=[*routes, *_searches(service), *_pages(service, routes)],
         middleware=[guard],
         lifespan=lifespan,
         exception_handlers={Refusal: _refused, HTTPException: _not_found},
@@ -92,7 +94,7 @@ def _searches(service: Service) -> list[Route]:
     return [Route(f"/{name}", answering(name), methods=["POST"]) for name in FIELDS]
 
 
-def _pages(service: Service) -> list[Route]:
+def _pages(service: Service, added: Sequence[BaseRoute]) -> list[Route]:
     async def health(request: Request) -> Response:
         return json_response({"alive": True})
 
@@ -105,21 +107,21 @@ def _pages(service: Service) -> list[Route]:
         return json_response(described(service.state, service.settings))
 
     async def metrics(request: Request) -> Response:
-        service.gauges()
         return PlainTextResponse(
             service.counters.text(), media_type="text/plain; version=0.0.4; charset=utf-8"
         )
 
-    whole = document(service.state, service.settings)
+    whole = document(service.state, service.settings, added)
 
     async def openapi(request: Request) -> Response:
-        return json_response(whole)
+        root = request.scope.get("root_path", "")
+        return json_response({**whole, "servers": [{"url": root}]} if root else whole)
 
     async def docs(request: Request) -> Response:
         return HTMLResponse(page(whole))
 
     async def home(request: Request) -> Response:
-        return RedirectResponse("/docs")
+        return RedirectResponse(f"{request.scope.get('root_path', '')}/docs")
 
     return [
         Route("/info", info),

@@ -94,6 +94,8 @@ class Batcher:
     settings
     observe
         Told of every batch: how many queries, and how many seconds.
+    changed
+        Called whenever ``waiting`` is another number.
     """
 
     def __init__(
@@ -101,8 +103,10 @@ class Batcher:
         solve: Solve,
         settings: ServerSettings,
         observe: Callable[[int, float], None] = lambda queries, seconds: None,
+        changed: Callable[[], None] = lambda: None,
     ) -> None:
         self._solve, self._settings, self._observe = solve, settings, observe
+        self._changed = changed
         self._pool = ThreadPoolExecutor(settings.threads, thread_name_prefix="hybrid_gpu_serve")
         self._groups: OrderedDict[object, deque[Waiting]] = OrderedDict()
         self._jobs: set[asyncio.Future[_SolvedBatch]] = set()
@@ -133,6 +137,7 @@ class Batcher:
         waiting.future.add_done_callback(partial(self._leave, question.count, alarm))
         group = question.group if self._settings.batching else object()
         self._groups.setdefault(group, deque()).append(waiting)
+        self._changed()
         self._wake(loop)
         return waiting.future
 
@@ -164,6 +169,7 @@ class Batcher:
         alarm.cancel()
         self.waiting -= 1
         self.waiting_queries -= queries
+        self._changed()
 
     def _wake(self, loop: asyncio.AbstractEventLoop) -> None:
         # At the end of this round of the loop: what has arrived by then comes along.

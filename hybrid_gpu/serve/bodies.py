@@ -154,15 +154,23 @@ def _from_json(body: bytes) -> dict[str, Any]:
 
 
 def _parsed(text: str, what: str) -> Any:
-    """A JSON value; NaN and the infinities, which Python takes too, are none."""
+    """A JSON value; NaN, the infinities and names that come twice, which Python takes, are none."""
 
     def refuse(word: str) -> Any:
         raise Refusal(
             400, f"{what} has the number {word}, which JSON does not have.", "Send finite numbers."
         )
 
+    def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        fields: dict[str, Any] = {}
+        for name, value in pairs:
+            if name in fields:
+                raise Refusal(400, f"{printable(name)!r} stands twice in {what}.", "Send it once.")
+            fields[name] = value
+        return fields
+
     try:
-        return json.loads(text, parse_constant=refuse)
+        return json.loads(text, parse_constant=refuse, object_pairs_hook=once)
     except json.JSONDecodeError as fault:
         raise Refusal(400, f"{what} must be JSON: {fault.msg} at character {fault.pos}.") from None
     except (ValueError, RecursionError):  # numbers of thousands of digits, lists in lists in lists

@@ -65,8 +65,8 @@ def page(document: dict[str, Any]) -> str:
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
         f"<title>{escape(info['title'])}</title><style>{_STYLE}</style></head><body>"
         f"<h1>{escape(info['title'])}</h1><p>{escape(info['description'])} "
-        'For programs: <a href="/openapi.json">openapi.json</a>, <a href="/info">info</a>, '
-        '<a href="/metrics">metrics</a>.</p>'
+        'For programs: <a href="openapi.json">openapi.json</a>, <a href="info">info</a>, '
+        '<a href="metrics">metrics</a>.</p>'
         f"{sections}</body></html>"
     )
 
@@ -76,6 +76,13 @@ def _section(path: str, method: str, operation: dict[str, Any]) -> str:
         f"<h2><code>{escape(method.upper())} {escape(path)}</code></h2>",
         f"<p>{escape(operation['summary'])}</p>",
     ]
+    if "parameters" in operation:
+        parts.append("<table><tr><th>Parameter</th><th>Type</th><th>Meaning</th></tr>")
+        parts.extend(
+            _row(one["name"], {**one["schema"], "description": one["description"]}, one["required"])
+            for one in operation["parameters"]
+        )
+        parts.append("</table>")
     if "requestBody" in operation:
         schema = operation["requestBody"]["content"]["application/json"]["schema"]
         parts.append(f"<p>{escape(operation['description'])}</p>")
@@ -124,14 +131,17 @@ def _example(path: str, schema: dict[str, Any]) -> str:
     """A request that one can paste, cut short where vectors are long."""
     fields = schema["properties"]
     body: dict[str, Any] = {}
-    if path == "/search":
+    if "examples" in schema:
+        body.update(schema["examples"][0])
+    elif path == "/search":
         size = fields["queries"]["items"]["minItems"]
         body["queries"] = [[round(0.1 * (place % 10), 1) for place in range(size)]]
     elif path == "/rerank":
         body.update(ids=[[_sample(fields["ids"]["items"]["items"])]], similarities=[[0.9]])
     else:
         body["ids"] = [_sample(fields["ids"]["anyOf"][0]["items"])]
-    text = json.dumps({**body, "k": 10})
+    body.setdefault("k", 10)
+    text = json.dumps(body)
     if len(text) > 200:
         text = f"{text[:100]} ... {text[-30:]}"
     return f"curl http://127.0.0.1:8000{path} --json '{text}'"

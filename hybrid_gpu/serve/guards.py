@@ -50,7 +50,7 @@ class Guard:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        start, status = monotonic(), 499
+        start, status, path = monotonic(), 499, own_path(scope)
         headers = Headers(scope=scope)
         origin = headers.get("origin", "")
         shared = origin if origin in self._settings.cors_origins else ""
@@ -78,7 +78,7 @@ class Guard:
                 raise  # the answer has begun: the server can only cut it short
             await refusal.response(scope, receive, watched)
         finally:
-            self._count(scope["path"], status, monotonic() - start)
+            self._count(path, status, monotonic() - start)
 
     async def _answered(
         self, scope: Scope, receive: Receive, send: Send, headers: Headers, shared: str
@@ -89,7 +89,7 @@ class Guard:
             await send({"type": "http.response.start", "status": 204, "headers": _PREFLIGHT})
             await send({"type": "http.response.body", "body": b""})
             return
-        if not self._is_public(scope["path"]):
+        if not self._is_public(own_path(scope)):
             self._check_token(headers)
         await self._app(scope, receive, send)
 
@@ -131,6 +131,13 @@ _PREFLIGHT = [
     (b"access-control-allow-headers", b"authorization, content-type"),
     (b"access-control-max-age", b"600"),
 ]
+
+
+def own_path(scope: Scope) -> str:
+    """The path of a request below the one at which the app is mounted, as its routes see it."""
+    path, root = str(scope["path"]), str(scope.get("root_path", ""))
+    rest = path.removeprefix(root)
+    return rest if rest == "" or rest.startswith("/") else path
 
 
 def _without_port(host: str) -> str:

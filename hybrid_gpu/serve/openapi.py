@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
+
+from starlette.routing import BaseRoute, Route
 
 from hybrid_gpu.ranking.asking import requested
 from hybrid_gpu.ranking.methods import METHODS
@@ -39,15 +41,41 @@ def available_methods(state: IndexState) -> list[str]:
     return found
 
 
-def document(state: IndexState, settings: ServerSettings) -> Schema:
-    """The whole document, of OpenAPI 3.1."""
+class DescribedRoute(Route):
+    """A page that is added to a server, with what the document tells of it.
+
+    Attributes
+    ----------
+    operation : dict
+        Of OpenAPI.
+    """
+
+    def __init__(
+        self,
+        path: str,
+        endpoint: Callable[..., Any],
+        operation: Schema,
+        *,
+        methods: Sequence[str] = ("GET",),
+    ) -> None:
+        super().__init__(path, endpoint, methods=list(methods))
+        self.operation, self.method = operation, methods[0].lower()
+
+
+def document(
+    state: IndexState, settings: ServerSettings, routes: Sequence[BaseRoute] = ()
+) -> Schema:
+    """The whole document, of OpenAPI 3.1; added pages are in it that describe themselves."""
     paths: Schema = {f"/{name}": {"post": _search(name, state, settings)} for name in FIELDS}
     paths["/info"] = {"get": _page("What the index is, and what the server takes.", JSON_TYPE)}
     paths["/metrics"] = {"get": _page("Counters for Prometheus.", "text/plain")}
     paths["/healthz"] = {"get": _page("Whether the server is alive.", JSON_TYPE, public=True)}
     ready = _page("Whether the index is warm.", JSON_TYPE, public=True)
-    ready["responses"]["503"] = _refused(503)
+    ready["responses"].update(refused(503))
     paths["/readyz"] = {"get": ready}
+    for route in routes:
+        if isinstance(route, DescribedRoute):
+            paths[route.path] = {route.method: route.operation}
     secured: Schema = {"security": [{"token": []}]} if settings.token is not None else {}
     return {
         "openapi": "3.1.0",
@@ -95,7 +123,7 @@ def _search(name: str, state: IndexState, settings: ServerSettings) -> Schema:
                 "description": "The best items of each query, best first.",
                 "content": {form: {"schema": schema} for form, schema in answers.items()},
             },
-            **{str(status): _refused(status) for status in _FAULTS["search"]},
+            **refused(*_FAULTS["search"]),
         },
     }
 
@@ -118,14 +146,17 @@ def _page(summary: str, media_type: str, *, public: bool = False) -> Schema:
         **({"security": []} if public else {}),
         "responses": {
             "200": {"description": summary, "content": {media_type: {"schema": schema}}},
-            **{str(status): _refused(status) for status in faults},
+            **refused(*faults),
         },
     }
 
 
-def _refused(status: int) -> Schema:
-    refusal = {"schema": {"$ref": "#/components/schemas/Refusal"}}
-    return {"description": MEANINGS[status], "content": {JSON_TYPE: refusal}}
+def refused(*statuses: int) -> Schema:
+    """The answers of some statuses, each with what is wrong."""
+    content = {JSON_TYPE: {"schema": {"$ref": "#/components/schemas/Refusal"}}}
+    return {
+        str(status): {"description": MEANINGS[status], "content": content} for status in statuses
+    }
 
 
 _REFUSAL: Schema = {

@@ -141,7 +141,7 @@ def _checked_k(k: Any, n: int, settings: ServerSettings) -> int:
 
 def _limit_work(options: dict[str, Any], state: IndexState, settings: ServerSettings) -> None:
     """Refuse searches that would take very long; nobody can stop one that has begun."""
-    steps, alpha = options.get("steps"), options.get("alpha")
+    steps = options.get("steps")
     if steps is not None and check_count(steps, "steps", low=0) > settings.max_steps:
         raise Refusal(
             400,
@@ -152,6 +152,11 @@ def _limit_work(options: dict[str, Any], state: IndexState, settings: ServerSett
         options["steps"] = settings.max_steps
     if steps is None and options.get("rtol") is not None:
         options["steps"] = settings.max_steps
+    limit_alpha(options.get("alpha"), state, settings)
+
+
+def limit_alpha(alpha: Any, state: IndexState, settings: ServerSettings) -> None:
+    """Refuse an alpha so close to 1 that a search would take very long."""
     most = max(settings.max_alpha, state.alpha)
     if alpha is not None and check_number(alpha, "alpha") > most:
         raise Refusal(400, f"alpha must be at most {most}; got {alpha}.", "Ask for a smaller one.")
@@ -167,7 +172,8 @@ def _checked_count(values: Any, name: str, settings: ServerSettings) -> int:
             "Send several requests, or start the server with --max-queries.",
         )
     if name == "ids":
-        longest = max((len(row) for row in values if hasattr(row, "__len__")), default=0)
+        lists = (row for row in values if not isinstance(row, str) and hasattr(row, "__len__"))
+        longest = max(map(len, lists), default=0)
         if longest > settings.max_list:
             raise Refusal(
                 400,

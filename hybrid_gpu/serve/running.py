@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import os
 import socket
@@ -13,6 +14,7 @@ from typing import Any
 
 import uvicorn
 from starlette.applications import Starlette
+from uvicorn.supervisors import Multiprocess
 
 from hybrid_gpu.backends import select_backend
 from hybrid_gpu.explore.collection import Collection
@@ -125,13 +127,26 @@ def run_processes(launch: Launch, listening: socket.socket, processes: int) -> N
         os.environ[_LAUNCH_VARIABLE] = whole.written()
         if launch.settings.token is not None:
             os.environ[TOKEN_VARIABLE] = launch.settings.token
-        uvicorn.run(
+        config = uvicorn.Config(
             "hybrid_gpu.serve.running:worker_app",
             factory=True,
             workers=processes,
-            fd=listening.fileno(),
             **_options(launch.settings),
         )
+        # uvicorn before 0.53 wants to be told what each process runs.
+        told = inspect.signature(Multiprocess).parameters
+        older = {"target": uvicorn.Server(config).run} if "target" in told else {}
+        _Processes(config, sockets=[listening], **older).run()
+
+
+class _Processes(Multiprocess):
+    """The processes that answer, and the one that looks after them."""
+
+    def terminate_all(self) -> None:
+        # Its own socket first: else connections would still come in, and wait for nobody.
+        for listening in self.sockets:
+            listening.close()
+        super().terminate_all()
 
 
 def _options(settings: ServerSettings) -> dict[str, Any]:

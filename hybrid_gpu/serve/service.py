@@ -42,6 +42,8 @@ class Service:
     index : DiffusionIndex or Replicas
     settings : ServerSettings
     counters : Counters
+    intake : Intake
+        The room for bodies, also for those of added pages.
     ready : bool
         Whether the index is warm.
     """
@@ -57,9 +59,10 @@ class Service:
         self._states = [one.state for one in indexes]
         self.state = self._states[0]
         self.counters = Counters() if counters is None else counters
-        self.batcher = Batcher(self._solved, settings, self.counters.batch)
+        self.intake = Intake(settings)
+        self.batcher = Batcher(self._solved, settings, self.counters.batch, self.gauges)
         self.ready = False
-        self._intake = Intake(settings)
+        self._reading: anyio.CapacityLimiter | None = None
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
@@ -81,7 +84,7 @@ class Service:
         form = negotiated(request.headers.get("accept"))
         if self.batcher.waiting >= self.settings.max_waiting:
             raise self.batcher.busy()  # before anything is read
-        with self._intake.place() as place:
+        with self.intake.place() as place:
             body = await place.read(request, deadline)
             question = await self._question(endpoint, request, body)
             del body
@@ -95,9 +98,9 @@ class Service:
         return Response(content, media_type=form)
 
     def gauges(self) -> None:
-        """Bring up to date what the counters tell of now."""
+        """Bring up to date what the counters tell of now, for whichever process is asked."""
         self.counters.set("waiting_requests", self.batcher.waiting)
-        self.counters.set("body_bytes", self._intake.held)
+        self.counters.set("body_bytes", self.intake.held)
 
     async def _question(self, endpoint: str, request: Request, body: bytes) -> Question:
         kind, parameters = request.headers.get("content-type", ""), request.query_params
@@ -107,7 +110,12 @@ class Service:
             return question_of(endpoint, fields, self.state, self.settings)
 
         try:
-            return await run_sync(made) if len(body) > _LARGE_BODY else made()
+            if len(body) <= _LARGE_BODY:
+                return made()
+            if self._reading is None:
+                self._reading = anyio.CapacityLimiter(1)
+            # One at a time: what is made of hostile JSON takes twenty times its bytes.
+            return await run_sync(made, limiter=self._reading)
         except Exception as fault:
             raise _told(fault) from fault
 

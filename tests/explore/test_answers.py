@@ -8,7 +8,7 @@ from conftest import clustered_vectors, two_cliques
 from hostile import HOSTILE, hostile_index, texts
 
 import hybrid_gpu as hg
-from hybrid_gpu.explore.answers import PageQuestion, answer
+from hybrid_gpu.explore.answers import PageQuestion, answer, moved_up
 from hybrid_gpu.explore.collection import LONGEST_LABEL, Collection, digits_collection
 from hybrid_gpu.explore.live import LiveForm
 from hybrid_gpu.explore.page_files import PAGE, as_json, as_script, media_type, page_file
@@ -105,6 +105,16 @@ def test_lists_by_other_methods_are_told_from_diffusion(rng):
         assert found["settings"]["exact"] == exact
 
 
+def test_a_page_begins_where_most_moved_up():
+    places = {"5": 1, "6": 7, "7": 2, "8": None, "9": 900}
+    found = {
+        "diffused": [[int(item), 0.5] for item in places],
+        "why": {item: {"plainRank": place} for item, place in places.items()},
+    }
+    # Five places for the second, none for one that fell or had no place, 100 at most for the last.
+    assert moved_up(found) == 5 + 100
+
+
 def test_data_never_end_a_script_or_a_tag():
     index, _ = hostile_index()
     collection = Collection(index, texts=texts())
@@ -172,7 +182,9 @@ def form():
 def test_a_live_page_takes_items_vectors_and_words(form):
     assert form.answer({"item": 3, "k": 5})["query"]["item"] == 3
     assert form.answer({"vector": [1.0] * 12, "label": "mine"})["query"]["label"] == "mine"
-    assert form.answer({"words": "hello", "alpha": 0.5})["settings"]["alpha"] == 0.5
+    by_words = form.answer({"words": "hello", "alpha": 0.5})
+    assert by_words["settings"]["alpha"] == 0.5
+    assert by_words["query"] == {"item": None, "label": "hello"}
     found = form.answer({"item": 3, "contains": "text 4", "method": "temporal"})
     assert all("text 4" in found["items"][str(item)]["text"] for item, _ in found["diffused"])
     start = form.start()
@@ -194,6 +206,8 @@ def test_a_live_page_takes_items_vectors_and_words(form):
         ({"vector": "abc"}, "list of numbers"),
         ({"vector": [[1.0]]}, "list of numbers"),
         ({"vector": [1.0]}, "12 dimensions"),
+        ({"vector": [10**400] * 12}, "finite"),
+        ({"vector": [1e400] * 12}, "finite"),
         ({"vector": []}, "vector|queries|dimensions"),
         ({"words": 3}, "a text of at most"),
         ({"words": "x" * 3000}, "a text of at most"),

@@ -9,6 +9,7 @@ import re
 import shutil
 import subprocess
 import sys
+import threading
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -346,6 +347,41 @@ def test_a_dropped_vector_is_a_query_and_a_wrong_one_is_told(page, server):
     page.set_input_files("#file", place / "texts.txt")
     until(page, "document.getElementById('alert').textContent.startsWith('Not a .npy file')")
     page.complaints.clear()  # the browser's own word of a refused request
+
+
+@pytest.fixture(scope="module")
+def encoding():
+    """The address of a live page that knows how texts become vectors."""
+    serving = pytest.importorskip("hybrid_gpu.serve.app", reason="Starlette is not installed")
+    uvicorn = pytest.importorskip("uvicorn", reason="uvicorn is not installed")
+    from hybrid_gpu.serve.explorer import PUBLIC, explorer_routes
+    from hybrid_gpu.serve.running import bound
+
+    index, vectors = hostile_index()
+    pages = explorer_routes(Collection(index, encode=lambda words: vectors[len(words)]))
+    app = serving.create_app(index, routes=pages, public=PUBLIC)
+    with bound("127.0.0.1", 0) as listening:
+        address = f"http://127.0.0.1:{listening.getsockname()[1]}/explore/page/"
+        running = uvicorn.Server(uvicorn.Config(app, log_level="warning", ws="none"))
+        thread = threading.Thread(target=running.run, kwargs={"sockets": [listening]})
+        thread.start()
+        yield address
+        running.should_exit = True
+        thread.join(60)
+
+
+def test_a_text_is_a_query_by_enter_and_by_its_button(page, encoding):
+    opened(page, encoding)
+    for words, send in (("four", "Enter"), (HOSTILE[2], "button")):
+        page.fill("#words", words)
+        if send == "Enter":
+            page.press("#words", "Enter")
+        else:
+            page.locator("#own-text button").click()
+        until(page, f"document.getElementById('asked-title').textContent === {words!r}")
+        nearest = page.locator("#plain li").first
+        assert nearest.get_attribute("data-item") == str(len(words))
+    assert page.evaluate("window.broken") is None
 
 
 def test_a_result_becomes_the_next_query(page, server):

@@ -59,6 +59,15 @@ def test_an_empty_folder_and_a_page_of_ours_are_taken(tmp_path, collection):
     assert os.listdir(tmp_path) == ["page"]
 
 
+def test_a_file_that_is_called_like_a_folder_of_a_page_is_the_user_s(tmp_path, collection):
+    place = tmp_path / "page"
+    place.mkdir()
+    (place / "data").write_text("mine")
+    with pytest.raises(ValueError, match="not of an explorer page"):
+        write_page(collection, place, QUESTIONS)
+    assert contents(place) == {"data": b"mine"}
+
+
 @pytest.mark.parametrize("name", ["mine.txt", "data/mine.js", "pictures/mine.png", ".hidden"])
 def test_a_file_of_the_user_is_never_touched(tmp_path, collection, name):
     place = tmp_path / "page"
@@ -89,6 +98,48 @@ def test_a_folder_of_somebody_else_is_refused(tmp_path, collection, manifest):
     with pytest.raises(ValueError, match="Nothing was written"):
         write_page(collection, place, QUESTIONS)
     assert (place / "thesis.tex").read_text() == "years of work"
+
+
+def test_a_manifest_of_somebody_else_deletes_nothing_outside_its_folder(tmp_path, collection):
+    place, outside = tmp_path / "page", tmp_path / "thesis.tex"
+    write_page(collection, place, QUESTIONS)
+    outside.write_text("years of work")
+    told = json.loads((place / MANIFEST).read_text())
+    for name in ("../thesis.tex", str(outside), "data/../../thesis.tex", "a\0b", "data", ".."):
+        told["files"][name] = "00"
+    (place / MANIFEST).write_text(json.dumps(told))
+    write_page(collection, place, QUESTIONS)
+    assert outside.read_text() == "years of work"
+    assert sorted(os.listdir(tmp_path)) == ["page", "thesis.tex"]
+
+
+def test_an_empty_folder_of_the_user_is_not_moved_away(tmp_path, collection):
+    (tmp_path / "new" / "mine").mkdir(parents=True)
+    write_page(collection, tmp_path / "page", QUESTIONS)
+    (tmp_path / "page" / "data" / "mine").mkdir()
+    for name in ("new", "page"):
+        with pytest.raises(ValueError, match=r"not of an explorer page, such as .*mine"):
+            write_page(collection, tmp_path / name, QUESTIONS)
+    assert (tmp_path / "new" / "mine").is_dir()
+    assert sorted(os.listdir(tmp_path)) == ["new", "page"]
+
+
+def test_the_folder_in_which_one_stands_is_refused(tmp_path, collection, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name in (".", "", f"../{tmp_path.name}"):
+        with pytest.raises(ValueError, match="name another folder"):
+            write_page(collection, name, QUESTIONS)
+    assert os.listdir(tmp_path) == []
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="this system has no pipes with names")
+def test_a_pipe_among_the_files_is_not_waited_for(tmp_path, collection):
+    place = tmp_path / "page"
+    write_page(collection, place, QUESTIONS)
+    (place / "style.css").unlink()
+    os.mkfifo(place / "style.css")
+    with pytest.raises(ValueError, match=r"style\.css was changed"):
+        write_page(collection, place, QUESTIONS)
 
 
 def test_links_and_files_are_no_folders(tmp_path, collection):

@@ -91,6 +91,13 @@ def test_an_edge_may_be_better_than_being_a_start_oneself():
     assert found.found[0].places == (0, 1)
 
 
+def test_a_step_of_0_leads_nowhere():
+    edges = edges_of(path(3))
+    assert best_routes(edges, {0: 1.0}, 2, step=0.0, most_visits=10).found == ()
+    (route,) = best_routes(edges, {0: 1.0}, 0, step=0.0, most_visits=10).found
+    assert route.places == (0,)
+
+
 def test_there_is_no_route_from_another_component():
     edges = edges_of(two_cliques())
     assert best_routes(edges, {0: 1.0}, 5, step=STEP, most_visits=99).found == ()

@@ -209,6 +209,8 @@ def test_components_never_explain_each_other(backend):
     assert [hit.contribution > 0 for hit in one.hits] == [False, True]
     assert [shown.ids for shown in one.paths] == [(5, 6)]
     assert not hg.explain(index, 0, 6).reached
+    # A hit without weight gives nothing, whatever edges lead from it.
+    assert not hg.explain(index, [0, 5], 6, similarities=[0.9, -0.5]).reached
     assert hg.explain(index, 0, 6).rank is None  # nothing is known of it
 
 
@@ -231,6 +233,61 @@ def test_another_alpha_gives_other_shares(backend, vectors):
     near, far = (hg.explain(index, vectors[4], 4, alpha=alpha) for alpha in (0.1, 0.99))
     assert (near.alpha, far.alpha) == (0.1, 0.99)
     assert near.paths[0].share > far.paths[0].share
+
+
+@pytest.mark.parametrize("own", [0.1, 0.2, 0.25, 0.28])
+def test_a_near_hit_of_little_weight_does_not_hide_a_better_one(backend, own):
+    index = hg.build_index_from_graph(path(60), alpha=0.9, dtype="float64", backend=backend)
+    best = 0.9**2 * 0.5**0.5 * 0.5  # of the weight of item 2, by the edges 2-1 and 1-0
+    first, second = hg.explain(index, {0: own, 2: 1.0}, 0, paths=2).paths
+    assert (first.ids, second.ids) == ((2, 1, 0), (0,))
+    assert second.contribution / first.contribution == pytest.approx(own / best, rel=1e-9)
+
+
+def test_a_score_that_is_small_beside_its_error_is_told(backend):
+    index = hg.build_index_from_graph(path(60), alpha=0.5, dtype="float32", backend=backend)
+    far, near = hg.explain(index, 0, 40), hg.explain(index, 0, 1)
+    assert 100 * far.error > far.score
+    assert any("the score is small" in note for note in far.notes)
+    assert near.notes == ()
+
+
+def test_signs_of_weights_do_not_cancel_in_the_error(backend, vectors):
+    index = build(vectors, backend)
+    plain, signed = (hg.explain(index, {3: 1.0, 8: weight}, 3).error for weight in (1.0, -1.0))
+    assert signed == pytest.approx(plain, rel=1e-6)
+    assert plain > 0
+
+
+def test_distances_of_another_engine_are_taken_by_their_metric(backend, vectors):
+    index = build(vectors, backend)
+    cosines, distances = np.array([0.95, 0.7]), np.array([0.1, 0.6])  # of unit vectors: 2 - 2 c
+    one = hg.explain(index, [3, 8], 5, similarities=cosines)
+    two = hg.explain(index, [3, 8], 5, similarities=distances, metric="squared-l2")
+    assert [hit.weight for hit in two.hits] == pytest.approx([hit.weight for hit in one.hits])
+    assert two.score == pytest.approx(one.score)
+
+
+def test_items_that_are_pushed_down_stand_behind_those_not_reached(backend, rng):
+    # Two groups that no edges join; the query is against an item of the first.
+    centers = np.repeat([[9.0, 0, 0], [0, 9.0, 0]], 10, axis=0)
+    index = build(centers + rng.standard_normal((20, 3)), backend, neighbors=4)
+    found = index.search_items([[0]], weights=[[-1.0]], k=20, accuracy=1e-10, method="temporal")
+    for place, item in enumerate(found.ids[0].tolist(), 1):
+        why = hg.explain(index, {0: -1.0}, item)
+        assert why.rank == place
+        assert (why.score < 0) == why.reached
+        assert item < 10 or not why.reached
+
+
+def test_with_an_alpha_of_0_every_hit_keeps_what_it_has(backend, vectors):
+    index = build(vectors, backend)
+    near = int(index.search_items([4], k=2).ids[0, 1])
+    hit, other = (hg.explain(index, 4, item, alpha=0) for item in (4, near))
+    assert hit.score == pytest.approx(1, abs=1e-6)
+    assert [path.ids for path in hit.paths] == [(4,)]
+    assert (other.score, other.paths) == (0, ())
+    assert "no path carried anything" in repr(other)
 
 
 def test_a_cut_search_is_told(backend):

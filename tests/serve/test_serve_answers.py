@@ -218,6 +218,9 @@ def test_keys_come_as_arrays_without_pickles(named):
     answer = named.post_bytes("/search_items?k=3", body, **headers)
     with np.load(io.BytesIO(answer.content), allow_pickle=False) as told:
         assert told["keys"][0].tolist() == [NAMES[one] for one in told["ids"][0]]
+    answer = named.post_bytes('/search_items?k=3&allowed=["item 6"]', body, **headers)
+    with np.load(io.BytesIO(answer.content), allow_pickle=False) as told:
+        assert told["keys"].tolist() == [["item 6", "", ""]]  # nothing more was found
 
 
 def test_integers_are_keys_too():

@@ -5,7 +5,7 @@ A gate holds the thread that solves, so that the tests know what waits behind it
 
 import asyncio
 import threading
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import pytest
@@ -19,7 +19,8 @@ from serve_client import LiveApp, planted
 import hybrid_gpu as hg
 from hybrid_gpu.errors import ConvergenceError
 from hybrid_gpu.index.search import ranked
-from hybrid_gpu.serve.batching import Batcher
+from hybrid_gpu.serve.answers import rows_of
+from hybrid_gpu.serve.batching import Batcher, Waiting
 from hybrid_gpu.serve.questions import question_of
 from hybrid_gpu.serve.refusals import Refusal
 from hybrid_gpu.serve.settings import ServerSettings
@@ -168,6 +169,68 @@ def test_requests_with_other_options_wait_for_their_own_turn():
             assert_same(future.result(), INDEX.search(QUERIES[1][None], **called))
 
     gated(test)
+
+
+THIRTY = list(range(30))
+# Pairs whose arrays have the same shapes, and that mean something else.
+UNLIKE = [
+    ({"allowed": THIRTY}, {"exclude": THIRTY}),
+    ({"allowed": THIRTY[:27]}, {"allowed": THIRTY[:28]}),  # a local search looks further for one
+]
+
+
+@pytest.mark.parametrize(("one", "other"), UNLIKE)
+def test_requests_of_equal_shapes_and_other_meanings_are_not_mixed(one, other):
+    async def test(batcher, solver):
+        first = batcher.submit(vector(0), later())
+        await solver.begun()
+        both = [batcher.submit(vector(1, method="local", **some), later()) for some in (one, other)]
+        solver.gate.set()
+        await asyncio.gather(first, *both)
+        assert solver.sizes == [1, 1, 1]
+
+    gated(test)
+
+
+def test_signed_weights_are_solved_with_their_like():
+    async def test(batcher, solver):
+        first = batcher.submit(vector(0), later())
+        await solver.begun()
+        weights = ([[1.0, 0.5]], [[1.0, -0.5]], [[0.3, -0.9]])
+        some = [
+            batcher.submit(question("search_items", ids=[[3, 8]], weights=one, k=60), later())
+            for one in weights
+        ]
+        solver.gate.set()
+        await asyncio.gather(first, *some)
+        assert solver.sizes == [1, 1, 2]
+        for one, future in zip(weights, some, strict=True):
+            assert_same(future.result(), INDEX.search_items([[3, 8]], weights=one, k=60))
+
+    gated(test)
+
+
+def test_parts_of_a_request_may_be_done_in_any_order():
+    async def test(batcher, solver):
+        whole = INDEX.search(QUERIES[:3], k=5)
+        asked = question(queries=QUERIES[:3].tolist(), k=5)
+        waiting = Waiting(asked, later(), asyncio.get_running_loop().create_future())
+        waiting.give(1, rows_of(whole, 1, 3))
+        assert not waiting.future.done()
+        waiting.give(0, rows_of(whole, 0, 1))
+        assert_same(waiting.future.result(), whole)
+
+    gated(test)
+
+
+def test_rows_of_a_batch_have_their_own_marks():
+    whole = INDEX.search(QUERIES[:3], k=5, method="local")
+    settled = np.array([True, False, True])
+    local = replace(whole.report.local, settled=settled)
+    marked = replace(whole, report=replace(whole.report, local=local))
+    assert [rows_of(marked, row, row + 1).settled.tolist() for row in range(3)] == [
+        *([True], [False], [True])
+    ]
 
 
 def test_groups_take_turns():

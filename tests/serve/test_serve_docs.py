@@ -20,6 +20,7 @@ from hybrid_gpu.serve.app import create_app
 from hybrid_gpu.serve.counters import Counters
 from hybrid_gpu.serve.questions import MOST_EXPANSION
 from hybrid_gpu.serve.running import bound
+from hybrid_gpu.serve.service import _LARGE_BODY
 from hybrid_gpu.serve.settings import ServerSettings
 
 PAGE = (Path(__file__).parents[2] / "docs" / "serving.md").read_text(encoding="utf-8")
@@ -72,6 +73,7 @@ def test_limits_are_those_of_the_page():
         assert getattr(settings, option.replace("-", "_")) == number * unit
     assert settings.max_bodies == 256 << 20
     assert "take 256 MiB together" in PROSE
+    assert f"over {_LARGE_BODY >> 10} KiB are read one at a time" in PROSE
     assert f"at most {settings.max_list:,} items" in PROSE
     assert f"expanded by at most {MOST_EXPANSION}," in PROSE
     assert f"at most {settings.max_steps} solver steps" in PROSE

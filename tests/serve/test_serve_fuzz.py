@@ -20,11 +20,15 @@ from schemathesis.specs.openapi import checks
 from serve_client import JSON, NPY, NPZ, LiveApp, npy, npz, planted
 
 import hybrid_gpu as hg
+from hybrid_gpu.explore.collection import Collection
+from hybrid_gpu.explore.pictures import ArrayPictures
+from hybrid_gpu.serve.explorer import PUBLIC, explorer_routes
 from hybrid_gpu.serve.settings import ServerSettings
 
 ITEMS, _ = planted(n=24, d=3)
 KEYS = [f"k{number}" for number in range(len(ITEMS))]
 LIMITS = ServerSettings(max_queries=8, max_k=10, max_list=12, max_body=1 << 20, timeout=5)
+EXPLORER = "/explore/api"
 REQUESTS = int(os.environ.get("HYBRID_GPU_FUZZ", "12"))
 # What the document allows may still be refused, by a rule that it cannot write: lists of equal
 # lengths, options that exclude each other, methods that take no accuracy.
@@ -42,12 +46,15 @@ CHECKED = [
 def server(request):
     keys = KEYS if request.param == "keys" else None
     index = hg.build_index(ITEMS, neighbors=5, keys=keys, backend="numpy")
-    with LiveApp(index, LIMITS) as live:
+    pictures = ArrayPictures(np.zeros((24, 2, 2), np.uint8), 24)
+    encode = {"encode": lambda words: np.ones(3) * len(words)} if keys else {}
+    pages = explorer_routes(Collection(index, pictures=pictures, **encode))
+    with LiveApp(index, LIMITS, routes=pages, public=PUBLIC) as live:
         yield live
 
 
 @pytest.mark.parametrize("mode", list(GenerationMode), ids=lambda mode: mode.value)
-@pytest.mark.parametrize("path", ["/search", "/rerank", "/search_items"])
+@pytest.mark.parametrize("path", ["/search", "/rerank", "/search_items", f"{EXPLORER}/answer"])
 def test_every_answer_is_one_that_the_document_announces(server, path, mode):
     schema = schemathesis.openapi.from_dict(server.get("/openapi.json").json())
     fuzz(server, schema[path]["POST"].as_strategy(mode), REQUESTS)
@@ -57,6 +64,22 @@ def test_every_answer_is_one_that_the_document_announces(server, path, mode):
 def test_pages_answer_as_the_document_announces(server, path):
     schema = schemathesis.openapi.from_dict(server.get("/openapi.json").json())
     fuzz(server, schema[path]["GET"].as_strategy(), 2)
+
+
+@pytest.mark.parametrize("mode", list(GenerationMode), ids=lambda mode: mode.value)
+@pytest.mark.parametrize("name", ["start", "items", "pictures/{item}"])
+def test_pages_of_the_explorer_answer_as_the_document_announces(server, name, mode):
+    schema = schemathesis.openapi.from_dict(server.get("/openapi.json").json())
+    if name == "start" and mode == GenerationMode.NEGATIVE:
+        return  # it takes nothing that could be wrong
+    fuzz(server, schema[f"{EXPLORER}/{name}"]["GET"].as_strategy(mode), REQUESTS)
+
+
+def test_every_page_of_the_explorer_is_in_the_document(server):
+    told = set(server.get("/openapi.json").json()["paths"])
+    asked = {route.path for route in server.app.routes if route.path.startswith(EXPLORER)}
+    assert len(asked) == 4
+    assert asked <= told
 
 
 def fuzz(server, cases, count):

@@ -4,6 +4,7 @@ import http.client
 import json
 import os
 import re
+import shutil
 import signal
 import socket
 import subprocess
@@ -18,7 +19,7 @@ pytest.importorskip("starlette")
 pytest.importorskip("uvicorn")
 pytest.importorskip("httpx")
 
-from serve_client import planted
+from serve_client import LiveApp, planted
 from typer.testing import CliRunner
 
 import hybrid_gpu as hg
@@ -100,6 +101,16 @@ def test_server_starts_answers_some_and_ends_when_it_is_told(folder):
         assert "Traceback" not in process.stderr.read()
 
 
+def test_replaced_folder_changes_no_server_that_runs(folder, tmp_path):
+    shutil.copytree(folder, tmp_path / "index")
+    with LiveApp(hg.load_index(tmp_path / "index", backend="numpy")) as live:
+        before = live.post("/search_items", {"ids": [7], "k": 5}).json()
+        shutil.rmtree(tmp_path / "index")
+        hg.build_index(ITEMS[::-1][:40], neighbors=4, backend="numpy").save(tmp_path / "index")
+        assert live.post("/search_items", {"ids": [7], "k": 5}).json() == before
+        assert live.get("/info").json()["items"] == 60
+
+
 def wait_until_refused(port):
     end = time.monotonic() + PATIENCE
     while time.monotonic() < end:
@@ -128,8 +139,28 @@ def test_several_processes_share_an_index_and_their_counters(folder, tmp_path):
         counted = ask(port, "/metrics", **right)[1]
         assert "hybrid_gpu_queries_total 20" in counted
         assert "hybrid_gpu_processes 2" in counted
-        process.send_signal(signal.SIGTERM)
+        with half_sent(port, fields, **right) as (slow, rest):
+            process.send_signal(signal.SIGTERM)
+            wait_until_refused(port)
+            slow.sendall(rest)
+            assert slow.recv(65536).startswith(b"HTTP/1.1 200")
         assert process.wait(PATIENCE) in (0, -signal.SIGTERM)
+        assert "Traceback" not in process.stderr.read()
+
+
+@contextmanager
+def half_sent(port, fields, **headers):
+    """A connection whose request has come half, and the other half."""
+    whole = json.dumps(fields).encode()
+    told = {"Host": "localhost", "Content-Type": "application/json", **headers}
+    head = "".join(f"{name}: {value}\r\n" for name, value in told.items())
+    start = f"POST /search_items HTTP/1.1\r\n{head}Content-Length: {len(whole)}\r\n"
+    with socket.create_connection(("127.0.0.1", port), PATIENCE) as slow:
+        # The answer to 'Expect' comes when the head was read: the request is under way.
+        slow.sendall(f"{start}Expect: 100-continue\r\n\r\n".encode())
+        assert slow.recv(65536).startswith(b"HTTP/1.1 100")
+        slow.sendall(whole[:5])
+        yield slow, whole[5:]
 
 
 def failed(*words):

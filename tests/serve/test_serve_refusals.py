@@ -1,5 +1,6 @@
 """What a server refuses: every fault of a client is told to it, none of the server's inside is."""
 
+import asyncio
 import io
 import json
 import re
@@ -252,6 +253,13 @@ def test_field_in_the_body_and_in_the_address_is_refused(server):
     refused(server.post("/search?k=4", fields), 400, "in the body and in the address")
 
 
+@pytest.mark.parametrize(
+    "body", ['{"ids": [1], "k": 3, "k": 4}', '{"ids": [1], "expansion": {"alpha": 1, "alpha": 2}}']
+)
+def test_field_that_stands_twice_is_refused(server, body):
+    refused(server.post_bytes("/search_items", body.encode(), JSON), 400, "twice")
+
+
 @pytest.mark.parametrize("kind", ["", "text/plain", "application/x-www-form-urlencoded"])
 def test_other_types_are_refused_so_that_no_form_of_a_web_page_gets_in(server, kind):
     refused(server.post_bytes("/search", b"{}", kind), 415, "Content-Type")
@@ -280,17 +288,17 @@ def test_body_is_counted_whatever_its_header_says(server, told):
     refused(answer, 413)
     assert answer.headers["connection"] == "close"
     assert len(sent) <= 21
-    assert server.service._intake.held == 0
+    assert server.service.intake.held == 0
 
 
 def test_many_large_bodies_at_the_same_time_are_refused(index):
     settings = ServerSettings(max_body=1000, max_bodies=1500)
     with LiveApp(index, settings) as live:
-        live.service._intake.held = 1000  # as if another one were being read
+        live.service.intake.held = 1000  # as if another one were being read
         answer = live.post_bytes("/search", b" " * 900, JSON)
         refused(answer, 503)
         assert answer.headers["retry-after"] == "1"
-        assert live.service._intake.held == 1000
+        assert live.service.intake.held == 1000
 
 
 def test_body_that_does_not_come_is_given_up(index):
@@ -333,6 +341,37 @@ def test_lists_of_unequal_lengths_do_not_fill_the_memory(index):
         refused(live.post("/search_items", {"ids": ids}), 400, "rows")
         exclude = [[1] * 500_000, *([[1]] * 99)]
         refused(live.post("/search_items", {"ids": [1] * 100, "exclude": exclude}), 400, "rows")
+
+
+def test_a_key_may_be_longer_than_a_list(index):
+    keys = [f"{'x' * 50}{number}" for number in range(60)]
+    named = hg.build_index(ITEMS, neighbors=6, keys=keys, backend="numpy")
+    with LiveApp(named, ServerSettings(max_list=8)) as live:
+        assert live.post("/search_items", {"ids": keys[:2]}).status_code == 200
+        assert live.post_bytes("/search_items", npy(np.array(keys[:2]))).status_code == 200
+
+
+def test_large_bodies_are_read_one_at_a_time(index, monkeypatch):
+    """What is made of hostile JSON takes twenty times its bytes."""
+    monkeypatch.setattr("hybrid_gpu.serve.service._LARGE_BODY", 1)
+    both, at_work, most = threading.Event(), [], []
+
+    def slow(*given):
+        at_work.append(1)
+        most.append(len(at_work))
+        both.wait(0.1)  # as long as a second one would take to come in
+        at_work.pop()
+        return question_of(*given)
+
+    monkeypatch.setattr("hybrid_gpu.serve.service.question_of", slow)
+    with LiveApp(index) as live:
+
+        async def asked():
+            some = [live.client.post("/search_items", json={"ids": [1]}) for _ in range(3)]
+            return await asyncio.gather(*some)
+
+        assert [answer.status_code for answer in live.portal.call(asked)] == [200, 200, 200]
+    assert most == [1, 1, 1]
 
 
 def test_all_items_may_be_asked_for_where_they_are_few(index):
@@ -416,6 +455,17 @@ def test_other_names_are_refused(server, host):
     refused(server.get("/healthz", headers={"Host": host}), 421, "--allowed-host")
     answer = server.post("/search", {"queries": [VECTOR]}, headers={"Host": host})
     refused(answer, 421)
+
+
+def test_two_names_are_none(server):
+    for hosts in (["localhost", "evil.example"], ["localhost", "localhost"]):
+        refused(server.get("/healthz", headers=[("Host", host) for host in hosts]), 421)
+
+
+def test_packed_archive_is_refused_whatever_its_size(server):
+    stream = io.BytesIO()
+    np.savez_compressed(stream, queries=QUERIES[:1])
+    refused(server.post_bytes("/search", stream.getvalue(), NPZ), 400, "must not be compressed")
 
 
 def test_names_can_be_allowed(index):
@@ -550,6 +600,31 @@ def test_processes_add_up_their_counters(tmp_path, monkeypatch):
     for one in made:
         assert "hybrid_gpu_queries_total 6" in one.text()
         assert "hybrid_gpu_processes 1" in one.text()
+
+
+def test_any_process_tells_what_waits_in_the_others(index, tmp_path, monkeypatch):
+    from hybrid_gpu.serve import counters
+
+    mine = counters.Counters(tmp_path)
+    monkeypatch.setattr(counters.os, "getpid", lambda: 1)
+    other = counters.Counters(tmp_path)
+    gate = threading.Event()
+    with LiveApp(index, counters=mine) as live:
+
+        def held(queries, request):
+            told.append(other.text())
+            gate.wait(60)
+            return solve(queries, request)
+
+        told, solve = [], live.service.batcher._solve
+        monkeypatch.setattr(live.service.batcher, "_solve", held)
+        gate.set()
+        live.post("/search", {"queries": [VECTOR]})
+        live.post_bytes("/search", b"{" + b" " * 500, JSON)
+    assert "hybrid_gpu_waiting_requests 1" in told[0]
+    assert re.search(r"hybrid_gpu_body_bytes [1-9]", told[0])
+    assert "hybrid_gpu_waiting_requests 0" in other.text()
+    assert "hybrid_gpu_body_bytes 0" in other.text()
 
 
 def test_info_tells_what_the_index_is(server):

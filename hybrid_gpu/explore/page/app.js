@@ -375,7 +375,7 @@
 
   at("file").addEventListener("change", () => { if (at("file").files.length) take(at("file").files[0]); });
   at("row").addEventListener("input", later(() => { if (rows && asked.title) askRow(asked.title); }));
-  at("own").addEventListener("submit", (event) => {
+  at("own-text").addEventListener("submit", (event) => {
     event.preventDefault();
     if (at("words").value) ask({ words: at("words").value, label: at("words").value });
   });

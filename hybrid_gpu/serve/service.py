@@ -115,7 +115,8 @@ class Service:
             if self._reading is None:
                 self._reading = anyio.CapacityLimiter(1)
             # One at a time: what is made of hostile JSON takes twenty times its bytes.
-            return await run_sync(made, limiter=self._reading)
+            question: Question = await run_sync(made, limiter=self._reading)
+            return question
         except Exception as fault:
             raise _told(fault) from fault
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 from hybrid_gpu.backends.protocol import Array
@@ -13,10 +12,11 @@ _LEAST_RISE, _RISES_TOGETHER, _RISES_OF_ONE_LIST = 1e-3, 2, 9
 _ROWS_AT_ONCE = 65_536
 
 
-def list_tiles(lists: Array) -> Iterator[slice]:
+def list_tiles(lists: Array) -> list[slice]:
     """The rows of lists, some at a time."""
-    for start in range(0, lists.shape[0], _ROWS_AT_ONCE):
-        yield slice(start, min(start + _ROWS_AT_ONCE, lists.shape[0]))
+    count = lists.shape[0]
+    starts = range(0, count, _ROWS_AT_ONCE)
+    return [slice(start, min(start + _ROWS_AT_ONCE, count)) for start in starts]
 
 
 def best_first_lists(ids: Array, cosines: Array, xp: Any) -> tuple[Array, Array]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from itertools import pairwise
 
 import numpy as np
@@ -22,7 +21,7 @@ def row_numbers(matrix: SparseMatrix, backend: Backend) -> Array:
     return xp.repeat(items, xp.astype(matrix.indptr[1:] - matrix.indptr[:-1], xp.int64))
 
 
-def row_tiles(matrix: SparseMatrix, backend: Backend) -> Iterator[tuple[slice, slice]]:
+def row_tiles(matrix: SparseMatrix, backend: Backend) -> list[tuple[slice, slice]]:
     """Rows of a matrix, some at a time, and their entries: as slices.
 
     For what needs more memory than the matrix if it is done to all of it at once.
@@ -30,14 +29,15 @@ def row_tiles(matrix: SparseMatrix, backend: Backend) -> Iterator[tuple[slice, s
     n, entries = matrix.shape[0], int(matrix.data.shape[0])
     tiles = min(n, -(-entries // _TILE_ENTRIES))
     if tiles <= 1:  # nothing of the device is waited for
-        yield slice(0, n), slice(0, entries)
-        return
+        return [(slice(0, n), slice(0, entries))]
     rows = [n * tile // tiles for tile in range(tiles + 1)]
     bounds = backend.to_numpy(
         backend.xp.take(matrix.indptr, backend.asarray(np.array(rows), "int64"))
     )
-    for (first, last), (start, stop) in zip(pairwise(rows), pairwise(bounds.tolist()), strict=True):
-        yield slice(first, last), slice(start, stop)
+    return [
+        (slice(*some), slice(*theirs))
+        for some, theirs in zip(pairwise(rows), pairwise(bounds.tolist()), strict=True)
+    ]
 
 
 def submatrix(matrix: SparseMatrix, items: Array, backend: Backend) -> SparseMatrix:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -76,19 +77,17 @@ class Memories:
 
     def __init__(self) -> None:
         self._free: deque[tuple[tuple[Any, ...], _MemoryFields, list[HostArray]]] = deque(maxlen=16)
+        self._places: deque[HostArray] = deque(maxlen=16)
 
     def take(self, n: int, groups: int, room: int, entries: int, like: str) -> Any:
         """Memory of these sizes: what was given back, or new."""
         sizes = (n, groups, room, entries, like)
-        for _ in range(len(self._free)):
-            try:
-                kept = self._free.popleft()
-            except IndexError:  # another thread was faster
-                break
-            if kept[0] == sizes:
-                return kept
+        kept = _taken(self._free, lambda one: one[0] == sizes)
+        if kept is not None:
+            return kept
+        places = _taken(self._places, lambda one: one.size == n)
         arrays: list[HostArray] = [
-            np.full(n, -1, np.int32),
+            np.full(n, -1, np.int32) if places is None else places,
             *(np.empty(room, np.int32) for _ in range(4)),
             np.empty(room + 1, np.int64),
             np.empty(entries, np.int32),
@@ -104,10 +103,24 @@ class Memories:
         return sizes, _MemoryFields(room, entries, *(array.ctypes.data for array in arrays)), arrays
 
     def give_back(self, memory: Any, seen: int, entries: int) -> None:
-        """Keep memory for the next query, unless this one took so much; as it was found."""
-        (_, _, room, most, _), _, _ = memory
+        """Keep memory for the next query, as it was found; of one that took so much, its places."""
+        (_, _, room, most, _), _, arrays = memory
         if seen <= KEPT_ROOM and entries * room <= most * KEPT_ROOM:
             self._free.append(memory)
+        else:
+            self._places.append(arrays[0])
+
+
+def _taken(kept: deque[Any], fits: Callable[[Any], bool]) -> Any:
+    """The first of what is kept that fits, taken out; what is before it is dropped."""
+    for _ in range(len(kept)):
+        try:
+            one = kept.popleft()
+        except IndexError:  # another thread was faster
+            break
+        if fits(one):
+            return one
+    return None
 
 
 @dataclass(frozen=True, slots=True, eq=False)

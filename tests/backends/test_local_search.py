@@ -702,6 +702,21 @@ def test_memory_is_kept_up_to_its_items_and_their_part_of_the_entries(
     assert len(memories._free) == kept
 
 
+def test_places_of_items_are_kept_whatever_a_query_saw(monkeypatch):
+    monkeypatch.setattr(native_local, "KEPT_ROOM", 4)
+    memories = native_local.Memories()
+    taken = memories.take(10, 2, 8, 40, "float32")
+    memories.give_back(taken, 7, 40)
+    _, fields_, arrays = memories.take(10, 3, 9, 60, "float64")
+    assert arrays[0] is taken[2][0]
+    assert fields_.place == arrays[0].ctypes.data
+    assert all(one is not other for one in arrays[1:] for other in taken[2])
+    # Nobody else gets them as long as they are in use, nor a graph of another size.
+    assert memories.take(10, 2, 8, 40, "float32")[2][0] is not arrays[0]
+    memories.give_back(((11, 3, 9, 60, "float64"), fields_, arrays), 7, 60)
+    assert memories.take(12, 3, 9, 60, "float64")[2][0].size == 12
+
+
 def test_memory_is_kept_for_the_first_of_the_rooms():
     assert ROOMS[0] == native_local.KEPT_ROOM
 

@@ -153,11 +153,6 @@ EQUIVALENT: dict[str, str] = {
     "= values >= max(values[-1] * epsilon * values.size, least)": (
         "no eigenvalue is exactly at the limit"
     ),
-    # csr
-    "csr_from_sorted: small = max(shape[0], shape[1], data.shape[0]) < 2**31 -> small = "
-    "max(shape[1], shape[1], data.shape[0]) < 2**31": (
-        "2**31 rows take 16 GB: too much for a test"
-    ),
     # dense_product
     "_tiles: return [(cut, whole) for cut in cuts] if n >= m else [(whole, cut) for cut in "
     "cuts] -> return [(cut, whole) for cut in cuts] if n > m else [(whole, cut) for cut in "
@@ -429,15 +424,18 @@ EQUIVALENT: dict[str, str] = {
     "-> if bool(state.backend.xp.all(state.backend.xp.isnan(best.scores))):": (
         "what it lets through is refused when items are ranked"
     ),
+    # native_graph
+    "mutual_edges: kind = index_type(n, total) -> kind = index_type(total, n)": (
+        "the larger of the two counts, whichever it is"
+    ),
     # native_select
     "top_k: by_columns = scores.T.flags.c_contiguous and not scores.flags.c_contiguous -> "
     "by_columns = (not scores.flags.c_contiguous)": ("suits lets in nothing else"),
     "suits: return known and whole and 0 < k <= scores.shape[1] // _FEW -> return known and "
     "whole and 0 < k <= scores.shape[1] * _FEW": (SPEED),
     # result_lists
-    "is_filler: filler = ~(xp.abs(values) < _FILLER) -> filler = ~(xp.abs(values) <= _FILLER)": (
-        "no engine fills up with exactly 3e38"
-    ),
+    "_ends_in_filler: filler = ~(xp.abs(values) < _FILLER) -> filler = ~(xp.abs(values) <= "
+    "_FILLER)": ("no engine fills up with exactly 3e38"),
     "batched: if isinstance(ids, (list, tuple)) and isinstance(similarities, (list, tuple)): -> "
     "if not (isinstance(ids, (list, tuple)) and isinstance(similarities, (list, tuple))):": (
         "one list of lists and one row of an array are read as the same query"

@@ -96,7 +96,7 @@ MODULES = {
     "rankings": ("evaluation", "measures"),
     "relevance": ("evaluation", "measures"),
     "list_order": ("result_lists", "diffusion_index"),
-    "result_lists": ("result_lists", "diffusion_index"),
+    "result_lists": ("result_lists", "large_lists", "diffusion_index"),
     "result_memory": ("result_memory",),
     "revisited": ("evaluation",),
     "row_selection": ("backends",),

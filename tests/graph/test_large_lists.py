@@ -97,6 +97,15 @@ def test_checked_lists_do_not_depend_on_tiles(backend, metric, missing, request)
         np.testing.assert_array_equal(one, other, strict=True)
 
 
+@pytest.mark.parametrize("wrong", [120, -2])
+@pytest.mark.parametrize("row", [3, 50, 119])
+def test_an_id_out_of_range_is_refused_in_any_tile(small_tiles, row, wrong):
+    ids, values = ring_lists(120, 5, 29)
+    ids[row, 2] = wrong
+    with pytest.raises(ValueError, match=rf"ids must lie in \[0, 119\].* ({wrong} to|to {wrong})"):
+        check_neighbor_lists(ids, values, None, dtype="float32", backend=hg.select_backend("numpy"))
+
+
 def test_lists_of_nothing_but_filler_are_refused_in_tiles_too(small_tiles):
     ids = np.zeros((60, 3), np.int64)
     with pytest.raises(ValueError, match="must be finite"):

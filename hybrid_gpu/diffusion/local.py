@@ -39,6 +39,9 @@ _WATCHED = 100
 # And it is met by no fewer visited items, or this part of those that may be seen: what a few
 # hundred agree on may still be wrong. The oftener diffusion restarts, the fewer are enough.
 _FEWEST, _FEWEST_PART = 3000, 10
+# Items to visit for each edge of the largest hub, where scores are those of a walk: much of a hub's
+# score comes from its neighbors, whether they were visited or not.
+_HUB_TIMES = 8
 
 
 def most_room(n: int) -> int:
@@ -49,14 +52,23 @@ def most_room(n: int) -> int:
     return min(n, max(_SMALL, 3 * n // 4))
 
 
-def effort_for(k: int, alpha: float, room: int, *, rooted: bool = False) -> LocalEffort:
-    """The effort for the best ``k`` items to be right, by their scores or those times roots."""
+def items_around(hub: int) -> int:
+    """Items to visit before scores of walks are known, if the largest hub has so many edges."""
+    return _HUB_TIMES * hub
+
+
+def effort_for(k: int, alpha: float, room: int, *, hub: int | None = None) -> LocalEffort:
+    """The effort for the best ``k`` items to be right.
+
+    With the edges of the largest ``hub``, those are the best by their scores times their roots.
+    """
     # The rarer the restart, the more of a score comes from far away, and the slower it arrives.
     patience = min(1.0, (1 - alpha) / 0.01)
     # Of fewer than a hundred, not one may be wrong.
     strict = 2.0 if k < _WATCHED else 1.0
     few, spare = _few(k), k // 100
     fewest = int(_FEWEST * min(1.0, 0.01 / (1 - alpha)) ** 0.5)
+    around = 0 if hub is None else items_around(hub)
     return LocalEffort(
         tolerance=5e-4 * patience**0.5 / strict,
         push=0.01,
@@ -68,11 +80,11 @@ def effort_for(k: int, alpha: float, room: int, *, rooted: bool = False) -> Loca
         changes=max(1, k // 100),
         few=few,
         watched=max(k, _WATCHED),
-        fewest=max(k, _WATCHED, min(fewest, room // _FEWEST_PART)),
+        fewest=max(k, _WATCHED, min(fewest, room // _FEWEST_PART), around),
         steps=100,
         rounds=24,
         room=room,
-        rooted=rooted,
+        rooted=hub is not None,
     )
 
 

@@ -16,7 +16,7 @@ from hybrid_gpu.backends import Array
 from hybrid_gpu.backends.local_records import LocalAnswer
 from hybrid_gpu.backends.protocol import TopK
 from hybrid_gpu.diffusion.diffuse import diffused
-from hybrid_gpu.diffusion.local import ROOMS, effort_for, most_room
+from hybrid_gpu.diffusion.local import ROOMS, effort_for, items_around, most_room
 from hybrid_gpu.diffusion.solution import Solution
 from hybrid_gpu.ranking.first_stage import FirstStage
 from hybrid_gpu.ranking.request import Request
@@ -26,6 +26,8 @@ from hybrid_gpu.ranking.top_items import LocalFacts, Ranked, Wanted, best_items
 # Rankings of more than this part of all items are solved whole in less time, longer ones were not
 # measured (``bench/local_or_hybrid.py``, ``bench/latency.py``).
 _PART_OF_ITEMS, _MOST_RANKED = 200, 1000
+# A walk that has to visit more than this part of all items is solved whole in less time.
+_PART_OF_WALK = 16
 # With limits, so many times as many items are asked for as are expected to do.
 _SPARE = 2
 
@@ -41,6 +43,7 @@ def worth_local(state: IndexState, request: Request) -> bool:
         and request.filter.resolvent is not None
         and not request.degree_correction
         and not request.signed
+        and not (request.random_walk and _PART_OF_WALK * items_around(state.hub()) > state.n)
     )
 
 
@@ -161,12 +164,12 @@ def _searched(state: IndexState, first_stage: FirstStage, request: Request) -> L
     places, weights = first_stage.observation.ids, first_stage.weights
     answer: LocalAnswer | None = None
     numbers = xp.arange(places.shape[0], dtype=xp.int64, device=state.backend.device)
-    most = most_room(state.n)
+    most, hub = most_room(state.n), state.hub() if request.random_walk else None
     # The native core takes of its room what a query needs, and goes on where it is: it begins with
     # the largest. Array operations take it for all queries at once, and begin again.
     for room in ROOMS[-1:] if state.backend.searches_locally else ROOMS:
         some, values = (xp.take(part, numbers, axis=0) for part in (places, weights))
-        effort = effort_for(request.k, alpha, min(room, most), rooted=request.random_walk)
+        effort = effort_for(request.k, alpha, min(room, most), hub=hub)
         again = state.backend.local_search(problem, some, values, request.k, effort)
         answer = again if answer is None else _joined(answer, numbers, again, xp)
         (numbers,) = xp.nonzero(~answer.settled)

@@ -153,6 +153,7 @@ class IndexState:
     _problems: Kept[float, LocalProblem] = field(init=False)
     _edges: Kept[None, HostEdges] = field(init=False)
     _roots: Kept[None, Array] = field(init=False)
+    _hub: Kept[None, int] = field(init=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "n", self.graph.n)
@@ -168,6 +169,7 @@ class IndexState:
         object.__setattr__(self, "_problems", Kept(2))
         object.__setattr__(self, "_edges", Kept(1))
         object.__setattr__(self, "_roots", Kept(1))
+        object.__setattr__(self, "_hub", Kept(1))
 
     @property
     def memory(self) -> Mapping[str, int]:
@@ -223,6 +225,11 @@ class IndexState:
             return settled(lambda: 1 / self.graph.degree_correction(self.backend), self.backend)
 
         return self._roots.get(None, made)
+
+    @on_own_device
+    def hub(self) -> int:
+        """The most edges that an item has."""
+        return self._hub.get(None, lambda: self.backend.longest_row(self.graph.adjacency))
 
     @on_own_device
     def local_problem(self, alpha: float) -> LocalProblem:

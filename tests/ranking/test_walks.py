@@ -101,6 +101,45 @@ def test_local_search_ranks_by_the_scores_of_the_walk(backend, rng):
     assert np.all(found.report.local.settled)
 
 
+def hub_graph(n, seed):
+    """Edges of passages that hold 8 phrases each, a few of which are in very many of them."""
+    rng = np.random.default_rng(seed)
+    passages = n // 3
+    phrases = passages + ((n - passages) * rng.random((passages, 8)) ** 3).astype(np.int64)
+    return np.stack([np.repeat(np.arange(passages), 8), phrases.ravel()], axis=1)
+
+
+@pytest.mark.parametrize("seed", [7, 29])
+def test_what_a_local_search_calls_settled_is_right_beside_hubs(seed):
+    # Half of what comes to a hub is from items that no local search visits: it called 41 of 128
+    # such queries settled, and 16 of them had more than one wrong item among 100.
+    n, seeds = 30_000, np.random.default_rng(seed + 1).integers(10_000, 30_000, (48, 3))
+    index = hg.build_index_from_graph(hub_graph(n, seed), n=n, alpha=ALPHA, backend="numpy")
+    exact = index.search_items(seeds, k=100, method="hybrid", accuracy=1e-5, **WALK)
+    found = index.search_items(seeds, k=100, method="local", **WALK)
+    settled = np.asarray(found.report.local.settled)
+    agreement = [np.isin(a, b).mean() for a, b in zip(found.ids, exact.ids, strict=True)]
+    assert np.all(np.asarray(agreement)[settled] >= 0.99)
+    # And ``auto`` does not try what would be in vain.
+    assert index.search_items(seeds[:2], k=100, **WALK).report.method == "hybrid"
+
+
+def test_walks_without_hubs_are_searched_locally(rng):
+    n = 24_000
+    near = np.arange(n)[:, None] + rng.integers(1, 40, (n, 6))
+    edges = np.stack([np.repeat(np.arange(n), 6), near.ravel() % n], axis=1)
+    index = hg.build_index_from_graph(edges, n=n, alpha=ALPHA, backend="numpy")
+    if not index.state.backend.searches_locally:
+        pytest.skip("without the native core, auto takes hybrid")
+    seeds = rng.integers(0, n, (32, 3))
+    exact = index.search_items(seeds, k=100, method="hybrid", accuracy=1e-5, **WALK)
+    found = index.search_items(seeds, k=100, **WALK)
+    assert found.report.method == "local"
+    assert np.all(found.report.local.settled)
+    agreement = [np.isin(a, b).mean() for a, b in zip(found.ids, exact.ids, strict=True)]
+    assert np.mean(np.asarray(agreement) >= 0.99) >= 0.99
+
+
 def test_a_local_search_for_few_allowed_items_is_solved_whole(backend, affinity, expected):
     index, allowed = build(affinity, backend), [2, 8, 10, 40]
     found = index.search_items(SETS[:3], k=5, method="local", allowed=allowed, **WALK)

@@ -5,7 +5,7 @@
 
 60,000 pictures of Fashion-MNIST are the database; the queries are its 10,000 others, each several
 times with seeded noise, in files of the same size. "one process" is ``index.search`` on an open
-index, all queries from memory: no files, no engine, and the best of its time. The others are
+index, all queries from memory: no files, no engine. The others are
 ``hg.rerank_files``, which starts its processes, opens the index in each of them, reads files and
 writes answers with checksums. "ratio" is queries per second over those of one process.
 "overhead %" is the part of a run's time in which its workers were at no file: starting, waiting,

@@ -87,5 +87,6 @@ def test_the_table_is_the_newest_recorded_run(monkeypatch):
 def test_links_lead_somewhere():
     for link in re.findall(r"\]\(([^)#]+)\)", PAGE):
         assert (ROOT / "docs" / "recipes" / link).exists(), link
-    for line in PAGE.splitlines():
+    written = re.sub(r"<!-- table: .*?<!-- end -->", "", PAGE, flags=re.DOTALL)
+    for line in written.splitlines():
         assert len(line) <= 120

@@ -199,7 +199,8 @@ class _DeviceBlock:
         _library.standin_poison_device(memory.ptr, memory.size, self.stream, memory.device_id)
 
     def __del__(self) -> None:
-        self.poison()
+        if _library is not None:  # it is gone at the end of Python
+            self.poison()
 
 
 def _watched_malloc(size: int) -> Any:

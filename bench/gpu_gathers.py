@@ -1,5 +1,6 @@
 """What binds the sparse product on a GPU: how much do neighboring rows gather together?
 
+    pip install pymetis
     python bench/gpu_gathers.py [--cache FOLDER] [--no-record]
 
 ``gpu_gathers_shared`` counts, for blocks of consecutive rows of the graph of a million items of
@@ -7,7 +8,8 @@
 ``gpu_gathers_slabs`` replays the product with 128 columns on an H100 as it is, and cut into slabs
 of fewer columns, which L1 holds for more rows: bytes from L2 and memory for each row, and the part
 of the memory's bandwidth that either alone would allow. Every slab reads the entries of the matrix
-once, from L2.
+once, from L2. Both in the order of the index, and in that of METIS, which shows what another order
+of the items could give.
 
 Modelled, not run.
 """
@@ -19,6 +21,8 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
+import pymetis
+import scipy.sparse as sparse
 import typer
 from common import record, show
 from gpu_devices import CACHED, H100, STREAM, l1_left
@@ -28,6 +32,8 @@ from gpu_replay import Replay, Schedule
 COLUMNS, ITEMS = 128, 1_000_000
 BLOCKS = (32, 64, 128, 256, 1024)
 _SAMPLES = 300
+# So many rows make a part of METIS, a partitioner of graphs that cuts as few edges as it can.
+_ROWS_OF_PART = 256
 _FLOAT = 4
 # Columns of a slab, and rows of a block side by side: 512 threads of four columns each.
 SLABS = ((128, 16), (64, 32), (32, 64), (16, 128))
@@ -88,6 +94,17 @@ def slabs(matrix: Csr) -> list[dict[str, Any]]:
     return rows
 
 
+def in_parts(matrix: Csr) -> Csr:
+    """The same graph with the parts of METIS one after another, each in the order that it had."""
+    neighbors = pymetis.CSRAdjacency(matrix.indptr, matrix.indices)
+    parts = np.asarray(pymetis.part_graph(matrix.rows // _ROWS_OF_PART, neighbors)[1])
+    order = np.argsort(parts, kind="stable")
+    shape = (matrix.rows, matrix.rows)
+    whole = sparse.csr_array((np.ones(matrix.entries), matrix.indices, matrix.indptr), shape=shape)
+    ordered = whole[order][:, order]
+    return Csr(ordered.indptr.astype(np.int64), ordered.indices.astype(np.int32), matrix.rows)
+
+
 def main(
     cache: Annotated[Path | None, typer.Option(help="Folder for k-NN lists.")] = None,
     data_folder: Annotated[Path | None, typer.Option(help="Folder of Fashion-MNIST.")] = None,
@@ -96,7 +113,11 @@ def main(
     """Count and replay, show both, and record them."""
     folder = cache or Path(tempfile.gettempdir()) / "hybrid-gpu-bench"
     matrix = problem_of("million", ITEMS, folder, data_folder).adjacency
-    told = {"gpu_gathers_shared": shared_rows(matrix), "gpu_gathers_slabs": slabs(matrix)}
+    orders = {"of the index": matrix, "by METIS": in_parts(matrix)}
+    told: dict[str, list[dict[str, Any]]] = {"gpu_gathers_shared": [], "gpu_gathers_slabs": []}
+    for order, graph in orders.items():
+        told["gpu_gathers_shared"] += [{"order": order} | row for row in shared_rows(graph)]
+        told["gpu_gathers_slabs"] += [{"order": order} | row for row in slabs(graph)]
     for question, rows in told.items():
         show("Modelled, not run", rows)
         if record_it:

@@ -177,6 +177,7 @@ FAMILIES = {
     "PyAMG": "PyAMG",
     "torch CSR": "torch",
     "torch-ppr": "torch-ppr",
+    "PyG get_ppr": "PyG, no weights",
     "textbook forward push": "forward push",
 }
 

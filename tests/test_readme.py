@@ -144,6 +144,27 @@ def test_the_first_lines_tell_what_local_search_takes_among_a_million(bench):
     assert run["settings"]["threads"] == 2
 
 
+def test_what_binds_a_batch_on_a_gpu_is_told_as_it_was_modelled(bench):
+    run = bench("common").newest("gpu_model")
+    (batch,) = (row for row in run["batches"] if row["device"] == "H100")
+    product, rest = batch["spent"]["laplacian_step"], dict(batch["spent"])
+    del rest["laplacian_step"]
+    kernels = {
+        row["kernel"]: row
+        for row in run["rows"]
+        if (row["items"], row["columns"], row["device"]) == ("1M", 128, "H100")
+    }
+    assert 0.28 < product / batch["ms"] < 0.38
+    assert kernels["laplacian_step"]["worst"] == "L2"
+    streams = [name for name in rest if name in kernels]
+    assert {kernels[name]["worst"] for name in streams} == {"memory"}
+    assert sum(rest[name] for name in streams) > 0.8 * sum(rest.values())
+    assert all(0.65 < kernels[name]["of bandwidth"] < 0.84 for name in streams)
+    at_goal = product * kernels["laplacian_step"]["of bandwidth"] / 0.4
+    assert 40 < at_goal + sum(rest.values()) < batch["ms"]
+    assert "would still leave more than 40 ms" in PROSE["gpu.md"]
+
+
 def test_a_table_without_a_recorded_run_says_so(bench, monkeypatch, tmp_path):
     report = bench("report")
     monkeypatch.setattr(report, "RESULTS", tmp_path)

@@ -65,12 +65,18 @@ def conjugate_gradients(system: System, stop: Stopping, basis: Basis | None = No
         again = _Start(solved.values, residual, goal)
         solved = _solved(system, None, again, most - before, best)
         solved = replace(solved, steps=solved.steps + before)
-    reached, filled = solved.known.reached, 0
+    reached, filled, resolved = solved.known.reached, 0, True
     if reached and best is not None:
         filled = best if solved.known.filled else 0
-        solved = _told_apart(system, span, solved, best, most)
-    residuals = system.relative(solved.squared)
-    return Solution(solved.values, residuals, solved.steps, reached, filled=filled)
+        solved, resolved = _told_apart(system, span, solved, best, most)
+    return Solution(
+        solved.values,
+        system.relative(solved.squared),
+        solved.steps,
+        reached,
+        filled=filled,
+        resolved=resolved,
+    )
 
 
 def _span_of(basis: Basis | None, alpha: float) -> Span | None:
@@ -80,21 +86,34 @@ def _span_of(basis: Basis | None, alpha: float) -> Span | None:
     return Span(basis, basis.deflation(alpha))
 
 
-def _told_apart(system: System, span: Span | None, solved: _Solved, k: int, most: int) -> _Solved:
+def _told_apart(
+    system: System, span: Span | None, solved: _Solved, k: int, most: int
+) -> tuple[_Solved, bool]:
     """Go on with columns whose residual could still move items into their best k, or out of them.
 
     Where the k-th score is far below the observation, a residual beside that says nothing of it.
+    Also tells whether all of them got there.
     """
     xp, open_ = system.backend.xp, np.flatnonzero(solved.known.open)
-    half, steps = (solved.known.open.size + 1) // 2, solved.steps
+    half, steps, resolved = (solved.known.open.size + 1) // 2, solved.steps, True
     # Half of them at a time: all the others are kept meanwhile.
     for start in range(0, open_.size, half):
         numbers = system.backend.asarray(open_[start : start + half])
         found = _Solved(*solved.columns(numbers, xp), 0, _NOTHING_KNOWN)
-        found = _chased(system.columns(numbers), span, found, k, most - solved.steps)
+        part = system.columns(numbers)
+        found = _chased(part, span, found, k, most - solved.steps)
+        resolved = resolved and _resolved(part, found, k)
         steps = max(steps, solved.steps + found.steps)
         solved = _with_columns(solved, numbers, found, xp)
-    return replace(solved, steps=steps)
+    return replace(solved, steps=steps), resolved
+
+
+def _resolved(system: System, solved: _Solved, k: int) -> bool:
+    """Whether every residual is small beside the k-th score, up to twice the aim."""
+    # In long rankings, the aim may be smaller for the sake of a gap that is none.
+    longer = _PART_OF_LAST / _LEAST_PART if _is_long(system, k) else 1
+    limit = (2 * longer) ** 2 * _ranking_goal(system, solved.values, k)
+    return not bool(system.backend.xp.any(solved.squared > limit))
 
 
 def _chased(system: System, span: Span | None, solved: _Solved, k: int, most: int) -> _Solved:

@@ -76,6 +76,9 @@ class Solution:
         where none was used, or none is known.
     filled : int
         So many scores of each column, or more, are known to be positive, and none to be NaN.
+    resolved : bool
+        Whether what is left is small beside the last of the best scores that were asked for; True
+        if none were.
     """
 
     values: Array
@@ -85,6 +88,7 @@ class Solution:
     truncation: float | None = None
     scale: Array | None = None
     filled: int = 0
+    resolved: bool = True
 
     def __repr__(self) -> str:
         n, m = self.values.shape

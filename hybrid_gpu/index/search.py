@@ -243,6 +243,7 @@ class _Results:
         self._local: list[tuple[Callable[[], Array], ...]] = []
         self._steps = 0
         self._truncation: float | None = None
+        self._resolved = True
 
     def settle(self) -> None:
         """Have the results of the last batch at home: what they held on the device goes back.
@@ -270,6 +271,7 @@ class _Results:
         self._parts.append(parts)
         self._steps = max(self._steps, batch.steps)
         self._truncation = batch.truncation
+        self._resolved = self._resolved and batch.resolved
         if not batch.converged:
             self.missed_after = batch.steps
         self.queries += int(batch.best.ids.shape[0])
@@ -289,6 +291,8 @@ class _Results:
             )
         if accuracy is not None:
             notes += missed_note(residuals, accuracy, self._backend.xp if self._here else np)
+        if not self._resolved:
+            notes += unresolved_note(request.k, str(scores.dtype))
         facts = [join([part() for part in parts]) for parts in zip(*self._local, strict=True)]
         local = LocalFacts(*facts) if facts else None
         if local is not None:
@@ -317,6 +321,15 @@ def unsettled_note(settled: Array, xp: Any) -> tuple[str, ...]:
     if not left:
         return ()
     return (f"{left} of {settled.shape[0]} queries did not settle locally: hybrid solved them",)
+
+
+def unresolved_note(k: int, dtype: str) -> tuple[str, ...]:
+    """The note that some rankings are longer than their scores are known."""
+    advice = ", or build the index with dtype='float64'" if dtype.endswith("float32") else ""
+    return (
+        f"in some queries, scores at the end of the best {k} are below the error that rounding "
+        f"leaves: ask for fewer items{advice}",
+    )
 
 
 def missed_note(residuals: Array, accuracy: float, xp: Any) -> tuple[str, ...]:

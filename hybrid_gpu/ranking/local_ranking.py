@@ -82,7 +82,7 @@ def local_ranking(state: IndexState, first_stage: FirstStage, request: Request) 
     if request.permitted is not None:
         answer = _permitted(answer, request.permitted, request.k, xp)
     best = TopK(scores=answer.scores, ids=state.numbering.to_ids(answer.places, xp))
-    steps, converged = int(xp.max(answer.steps)), True
+    steps, converged, resolved = int(xp.max(answer.steps)), True, True
     # Diffusion reaches fewer than k items of small components: the rest is filled up.
     (short,) = xp.nonzero(answer.settled & (answer.found < request.k))
     if short.shape[0]:
@@ -92,7 +92,7 @@ def local_ranking(state: IndexState, first_stage: FirstStage, request: Request) 
     (missed,) = xp.nonzero(~answer.settled)
     if missed.shape[0]:
         solved = _solved(state, first_stage, request, missed)
-        steps, converged = max(steps, solved.steps), solved.converged
+        steps, converged, resolved = max(steps, solved.steps), solved.converged, solved.resolved
         whole = _best_of(state, first_stage, request, solved.values, missed)
         best = _replaced(best, missed, whole, xp)
     scores = xp.astype(best.scores * first_stage.scale, best.scores.dtype)
@@ -101,6 +101,7 @@ def local_ranking(state: IndexState, first_stage: FirstStage, request: Request) 
         residuals=None,
         steps=steps,
         converged=converged,
+        resolved=resolved,
         local=LocalFacts(answer.settled, answer.rounds, answer.visited),
     )
 
@@ -152,6 +153,7 @@ def _whole_ranking(state: IndexState, first_stage: FirstStage, request: Request)
         residuals=None,
         steps=solved.steps,
         converged=solved.converged,
+        resolved=solved.resolved,
         local=LocalFacts(nowhere > 0, nowhere, nowhere),
     )
 

@@ -138,6 +138,7 @@ def _truncated(state: IndexState, first_stage: FirstStage, request: Request) -> 
         residuals=None if residuals[0] is None else xp.concat(residuals),
         steps=max(solution.steps for solution in solutions),
         converged=all(solution.converged for solution in solutions),
+        resolved=all(solution.resolved for solution in solutions),
         truncation=solutions[0].truncation,
         scale=first_stage.scale,
     )

@@ -45,7 +45,7 @@ class Ranked:
     ----------
     best : TopK
         Of shape (m, k), by the user's ids.
-    residuals, steps, converged, truncation
+    residuals, steps, converged, truncation, resolved
         As in a ``Solution``.
     local : LocalFacts or None
         How far each query went, where a method searched locally.
@@ -57,6 +57,7 @@ class Ranked:
     converged: bool
     truncation: float | None = None
     local: LocalFacts | None = None
+    resolved: bool = True
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -87,7 +88,7 @@ class Report:
         How far each query went, for ``method="local"``.
     notes : tuple of str
         What a user may want to know: items that diffusion cannot reach, queries that missed their
-        accuracy, a batch that was halved for lack of memory.
+        accuracy, rankings that end in rounding, a batch that was halved for lack of memory.
     """
 
     method: str
@@ -343,7 +344,8 @@ def ranked_solution(
         # Not before they are ranked: tiny scores would all become zero.
         scores = backend.xp.astype(best.scores * solution.scale, best.scores.dtype)
         best = TopK(scores=scores, ids=best.ids)
-    return Ranked(best, solution.residuals, solution.steps, solution.converged, solution.truncation)
+    how = (solution.residuals, solution.steps, solution.converged, solution.truncation)
+    return Ranked(best, *how, resolved=solution.resolved)
 
 
 def refuse_nan(best: Array, backend: Backend) -> None:

@@ -57,16 +57,21 @@ def items_around(hub: int) -> int:
     return _HUB_TIMES * hub
 
 
-def effort_for(k: int, alpha: float, room: int, *, hub: int | None = None) -> LocalEffort:
+def effort_for(
+    k: int, alpha: float, room: int, *, kept: int | None = None, hub: int | None = None
+) -> LocalEffort:
     """The effort for the best ``k`` items to be right.
 
-    With the edges of the largest ``hub``, those are the best by their scores times their roots.
+    If only some of them, ``kept`` at least, are the answer, what is wrong may be among these: it is
+    counted by their number. With the edges of the largest ``hub``, those are the best by their
+    scores times their roots.
     """
+    kept = k if kept is None else kept
     # The rarer the restart, the more of a score comes from far away, and the slower it arrives.
     patience = min(1.0, (1 - alpha) / 0.01)
     # Of fewer than a hundred, not one may be wrong.
-    strict = 2.0 if k < _WATCHED else 1.0
-    few, spare = _few(k), k // 100
+    strict = 2.0 if kept < _WATCHED else 1.0
+    few, spare = _few(kept), kept // 100
     fewest = int(_FEWEST * min(1.0, 0.01 / (1 - alpha)) ** 0.5)
     around = 0 if hub is None else items_around(hub)
     return LocalEffort(
@@ -77,7 +82,7 @@ def effort_for(k: int, alpha: float, room: int, *, hub: int | None = None) -> Lo
         calm=0.0005 * patience,
         gap=3.0 if spare and not few else 2.0,
         spare=spare,
-        changes=max(1, k // 100),
+        changes=max(1, kept // 100),
         few=few,
         watched=max(k, _WATCHED),
         fewest=max(k, _WATCHED, min(fewest, room // _FEWEST_PART), around),

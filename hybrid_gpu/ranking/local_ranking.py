@@ -78,7 +78,7 @@ def local_ranking(state: IndexState, first_stage: FirstStage, request: Request) 
     wide = _asked(state, request)
     if wide is None:
         return _whole_ranking(state, first_stage, request)
-    answer = _searched(state, first_stage, replace(request, k=wide))
+    answer = _searched(state, first_stage, request, wide)
     if request.permitted is not None:
         answer = _permitted(answer, request.permitted, request.k, xp)
     best = TopK(scores=answer.scores, ids=state.numbering.to_ids(answer.places, xp))
@@ -158,8 +158,10 @@ def _whole_ranking(state: IndexState, first_stage: FirstStage, request: Request)
     )
 
 
-def _searched(state: IndexState, first_stage: FirstStage, request: Request) -> LocalAnswer:
-    """The answers of a batch, in more and more room, or in all of it."""
+def _searched(
+    state: IndexState, first_stage: FirstStage, request: Request, wide: int
+) -> LocalAnswer:
+    """The best ``wide`` items of a batch, in more and more room, or in all of it."""
     xp, alpha = state.backend.xp, request.filter.resolvent
     assert alpha is not None, "checked before any search"
     problem = state.local_problem(alpha)
@@ -171,8 +173,8 @@ def _searched(state: IndexState, first_stage: FirstStage, request: Request) -> L
     # the largest. Array operations take it for all queries at once, and begin again.
     for room in ROOMS[-1:] if state.backend.searches_locally else ROOMS:
         some, values = (xp.take(part, numbers, axis=0) for part in (places, weights))
-        effort = effort_for(request.k, alpha, min(room, most), hub=hub)
-        again = state.backend.local_search(problem, some, values, request.k, effort)
+        effort = effort_for(wide, alpha, min(room, most), kept=request.k, hub=hub)
+        again = state.backend.local_search(problem, some, values, wide, effort)
         answer = again if answer is None else _joined(answer, numbers, again, xp)
         (numbers,) = xp.nonzero(~answer.settled)
         if numbers.shape[0] == 0 or room >= most:

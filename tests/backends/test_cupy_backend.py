@@ -422,3 +422,12 @@ def test_selfcheck_finds_a_disagreement(gpu, monkeypatch):
     failed = {one.operation for one in selfcheck.selfcheck(gpu, size=130) if not one.agrees}
     assert "cg_direction" in failed
     assert "spmm, 64 columns" not in failed
+
+
+def test_ties_go_to_the_lower_of_large_numbers(gpu):
+    # Rows of a database of 2^27 items, as one numbers them: all bits of the numbers count.
+    numbers = np.random.default_rng(227).choice(2**27, 500, replace=False)
+    order = gpu.asarray(numbers)
+    scores = gpu.asarray(np.zeros((2, 500), "float32"))
+    found = gpu.to_numpy(gpu.top_k(scores, 20, backends.protocol.Numbering(order, order)).ids)
+    np.testing.assert_array_equal(found, np.tile(np.argsort(numbers)[:20], (2, 1)))

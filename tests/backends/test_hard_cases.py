@@ -9,6 +9,8 @@ import numpy as np
 import pytest
 import scipy.sparse as sparse
 
+from hybrid_gpu.backends import select_backend
+from hybrid_gpu.backends.step_records import Course, Product, Standing
 from hybrid_gpu.graph.affinity import numbering_of
 
 
@@ -296,3 +298,59 @@ def test_products_of_every_number_of_lanes(backend, rng, dtype, tolerance, m, in
     close(backend, backend.spmm(there, c_order(backend, right)), wide @ right, tolerance)
     product = backend.laplacian_step(there, c_order(backend, right), 0.5)
     close(backend, product.values, right - 0.5 * (wide @ right), tolerance)
+
+
+def whole_step(backend, dtype, n, m, *, shifted=None, order=c_order):
+    """All that a step leaves, of one array behind one entry, and of numbers in any order."""
+    rng = np.random.default_rng(223)
+    ways = [behind_one if place == shifted else c_order for place in range(4)]
+    arrays = [way(backend, rng.standard_normal((n, m)).astype(dtype)) for way in ways]
+    product, residual, solution, direction = arrays
+    # Columns that have arrived, that go on, and that stand still because rounding hides their step.
+    numbers = [rng.random(m) + 1, rng.random(m) + 1, np.where(rng.random(m) < 0.3, 5.0, 0.1)]
+    numbers += [rng.random(m) < 0.5, np.where(np.arange(m) % 2, 0.0, 3.0)]
+    squared, length, target, fresh, curvature = (order(backend, number) for number in numbers)
+    standing = Standing(squared, length, target, fresh)
+    moves = backend.cg_pace(Product(product, curvature), standing, 1e-3)
+    course = Course(solution, residual, direction, standing)
+    after = backend.cg_advance(course, product, moves, stop_early=True)
+    left = after.standing
+    found = (after.solution, after.residual, after.direction)
+    return [backend.to_numpy(part) for part in (*found, left.squared, left.length, left.fresh)]
+
+
+def same_step(found, expected, tolerance):
+    for one, other in zip(found, expected, strict=True):
+        np.testing.assert_allclose(
+            np.asarray(one, "float64"), np.asarray(other, "float64"), rtol=tolerance, atol=tolerance
+        )
+
+
+@pytest.mark.parametrize("shifted", range(4))
+@pytest.mark.parametrize(("n", "m"), [(40, 64), (6000, 64)])
+def test_whole_steps_at_odd_addresses(backend, dtype, tolerance, n, m, shifted):
+    # Columns one by one take more blocks than packs of them do, and with them more counters.
+    expected = whole_step(select_backend("numpy"), "float64", n, m)
+    same_step(whole_step(backend, dtype, n, m, shifted=shifted), expected, 100 * tolerance)
+
+
+def test_whole_steps_take_numbers_in_any_order(backend, dtype, tolerance):
+    expected = whole_step(select_backend("numpy"), "float64", 40, 5)
+    same_step(whole_step(backend, dtype, 40, 5, order=every_other), expected, 100 * tolerance)
+
+
+def every_other(backend, values):
+    """The same values, each followed by one that is not theirs."""
+    wide = np.zeros(2 * len(values), values.dtype)
+    wide[::2] = values
+    return backend.asarray(wide)[::2]
+
+
+def test_columns_that_are_wanted_may_be_told_in_any_order(backend, rng, dtype, tolerance):
+    matrix = sparse_matrix(rng, 50, 50, 0.2, dtype)
+    right = rng.standard_normal((50, 5)).astype(dtype)
+    wanted = every_other(backend, np.array([False, False, False, False, True]))
+    there = csr(backend, matrix)
+    product = backend.laplacian_step(there, c_order(backend, right), 0.9, wanted=wanted)
+    wide = right - 0.9 * (matrix.astype("float64") @ right)
+    close(backend, product.values[:, 4], wide[:, 4], tolerance)

@@ -210,6 +210,38 @@ def test_local_search_asks_for_more_and_leaves_the_rest_to_hybrid(
     assert set(asked) == {12}
 
 
+@pytest.mark.parametrize("seed", [19, 37])
+def test_what_a_local_search_may_miss_is_counted_by_what_is_kept(seed, monkeypatch):
+    # One in a hundred of 610 may be wrong, and all of them may be among the ten that are kept.
+    rng = np.random.default_rng(seed)
+    side, n = 20, 20**3
+    corner = np.stack(np.unravel_index(np.arange(n), 3 * (side,)), axis=1)
+    beside = [(corner + step) % side for step in np.eye(3, dtype=np.int64)]
+    ends = [np.ravel_multi_index(tuple(near.T), 3 * (side,)) for near in beside]
+    edges = np.stack([np.tile(np.arange(n), 3), np.concatenate(ends)], axis=1)
+    index = hg.build_index_from_graph(
+        edges, weights=rng.uniform(0.5, 1, len(edges)), n=n, alpha=0.99, backend="numpy"
+    )
+    items = rng.integers(0, n, 40)
+    exact = index.search_items(items, k=610, method="hybrid", accuracy=1e-6).ids
+    efforts, effort_for = [], local_ranking.effort_for
+
+    def noted(*settings, **more):
+        efforts.append(effort_for(*settings, **more))
+        return efforts[-1]
+
+    monkeypatch.setattr(local_ranking, "effort_for", noted)
+    found = index.search_items(items, k=10, method="local", exclude=list(exact[:, :600]))
+    assert {(effort.spare, effort.few, effort.changes) for effort in efforts} == {(0, 0, 1)}
+    assert {effort.watched for effort in efforts} == {610}
+    settled = np.asarray(found.report.local.settled)
+    right = [np.isin(a, b).mean() for a, b in zip(found.ids, exact[:, 600:], strict=True)]
+    assert np.all(np.asarray(right)[settled] >= 0.8)
+    efforts.clear()
+    index.search_items(items[:2], k=610, method="local")
+    assert {effort.spare for effort in efforts} == {6}
+
+
 def test_auto_takes_local_only_where_limits_close_few_items(vectors, monkeypatch):
     monkeypatch.setattr(states, "_ITEMS_WORTH", 50)
     monkeypatch.setattr(states, "_ITEMS_WORTH_OF_ENTRY", 1)

@@ -15,6 +15,7 @@ import functools
 import importlib.util
 import itertools
 import os
+import re
 import shutil
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -959,3 +960,21 @@ def test_every_kernel_file_is_tested_and_states_what_it_needs():
         head = path.read_text(encoding="utf-8").split("#ifndef")[0]
         for word in ("grid ", "block ", "shared ", "types ", "result ", "memory "):
             assert word in head, (path.name, word)
+
+
+def test_what_blocks_one_after_another_cannot_show_stands_in_the_text():
+    # Here blocks run one after another, and warps stop at every shuffle. On a GPU they do not:
+    # sums must be seen by other blocks before the ticket is, and a warp may be a turn ahead.
+    text = (FOLDER / "columns.cu").read_text(encoding="utf-8")
+    (body,) = re.findall(r"bool is_last\(.*?\n}", text, re.DOTALL)
+    order = r"(place\[c\] = sum\[c\]|__threadfence\(\)|__syncthreads\(\)|atomicAdd\(ticket)"
+    assert re.findall(order, body) == [
+        "place[c] = sum[c]",
+        "__threadfence()",
+        "__syncthreads()",
+        "atomicAdd(ticket",
+        "__syncthreads()",
+        "__threadfence()",
+    ]
+    text = (FOLDER / "top_k.cu").read_text(encoding="utf-8")
+    assert re.findall(r"#define HG_TURNS (\d+)", text) == ["3"]

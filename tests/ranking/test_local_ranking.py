@@ -342,3 +342,24 @@ def test_pace_of_a_line_is_found():
 def line(n):
     ones = np.ones(n - 1)
     return sparse.csr_array(sparse.diags_array([ones, ones], offsets=[-1, 1]))
+
+
+@pytest.mark.parametrize("seed", [23, 41])
+def test_wrong_items_of_settled_queries_are_nearly_right(seed):
+    # Random graphs of equal degrees: no near and far, and scores that are nearly the same.
+    rng, n = np.random.default_rng(seed), 24_000
+    rounds = [rng.permutation(n) for _ in range(3)]
+    edges = np.concatenate([np.stack([one, np.roll(one, 1)], axis=1) for one in rounds])
+    index = hg.build_index_from_graph(edges, n=n, alpha=0.9, backend="numpy")
+    items, k = rng.integers(0, n, 40), 100
+    exact = index.search_items(items, k=n, method="hybrid", accuracy=1e-6)
+    scores = np.zeros((len(items), n))
+    np.put_along_axis(scores, exact.ids, exact.scores, axis=1)
+    found = index.search_items(items, k=k, method="local")
+    settled = np.asarray(found.report.local.settled)
+    worst = np.take_along_axis(scores, found.ids, axis=1).min(axis=1)
+    assert settled.any()
+    assert np.all((worst >= 0.99 * exact.scores[:, k - 1])[settled])
+    close = index.search_items(items, k=k, method="hybrid", accuracy=1e-5)
+    agreed = [np.isin(a, b).mean() for a, b in zip(close.ids, exact.ids[:, :k], strict=True)]
+    assert np.min(agreed) >= 0.99
